@@ -1,0 +1,1 @@
+"""The methods, one a file; they are found by walking this package."""

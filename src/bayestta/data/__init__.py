@@ -1,0 +1,104 @@
+"""Data sets: `load_data`, `list_data`, and `stream`, which turns one into batches."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pkgutil
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from bayestta.data.base import (
+    REGISTRY,
+    Batch,
+    Data,
+    DataInfo,
+    Dataset,
+    ImageError,
+    about,
+    check_split,
+    register_data,
+)
+from bayestta.data.streaming import stream
+from bayestta.names import unknown
+
+__all__ = [
+    "Batch",
+    "Data",
+    "DataInfo",
+    "Dataset",
+    "ImageError",
+    "check_split",
+    "get_data",
+    "list_data",
+    "load_data",
+    "register_data",
+    "stream",
+]
+
+
+def load_data(
+    name: str,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    split: str | None = None,
+    **options: Any,
+) -> Data:
+    """Build a data set by name; its files are fetched, verified and cached at first use.
+
+    Parameters
+    ----------
+    root
+        The folder of the cached files, or of your own images for `folder`.
+    split
+        Which images, where the set has splits; by default its own choice, mostly `test`.
+    options
+        What else the set takes, such as `classes` for `folder`.
+
+    >>> load_data("rmnits")
+    Traceback (most recent call last):
+    ...
+    ValueError: unknown data set 'rmnits': did you mean 'rmnist'? Valid: cifar10-blur, \
+cifar10-contrast, cifar10-light, folder, mnist-scale, mnist-shear, rmnist.
+    """
+    cls = _find(name)
+    given = {**options, **({} if split is None else {"split": split})}
+    valid = inspect.signature(cls).parameters
+    for key in given:
+        if key not in valid:
+            raise ValueError(unknown(f"option of {name}", key, valid))
+    return cls(root=root, **given)  # type: ignore[call-arg]
+
+
+def list_data() -> list[DataInfo]:
+    """What `load_data` takes, by name, with counts, citation, licence and where to get it."""
+    _walk()
+    return [about(name, cls) for name, cls in sorted(REGISTRY.items())]
+
+
+def get_data(name: str, *, root: str | os.PathLike[str] | None = None) -> Path | None:
+    """Fetch the files of a data set (`rmnist`) or of a source (`mnist`) and return their folder.
+
+    None means that the set needs no download.
+    """
+    from bayestta.data import sources
+
+    _walk()
+    if name not in REGISTRY and name not in sources.SOURCES:
+        raise ValueError(unknown("data set", name, [*REGISTRY, *sources.SOURCES]))
+    source = getattr(REGISTRY[name], "source", None) if name in REGISTRY else name
+    return None if source is None else sources.fetch(source, root)
+
+
+def _find(name: str) -> type[Data]:
+    _walk()
+    if name not in REGISTRY:
+        raise ValueError(unknown("data set", name, REGISTRY))
+    return REGISTRY[name]
+
+
+def _walk() -> None:
+    """Import the siblings, which register themselves."""
+    for module in pkgutil.iter_modules(__path__):
+        import_module(f"{__name__}.{module.name}")

@@ -1,0 +1,197 @@
+"""A person's own images, labelled by folders or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from bayestta.data.base import Data, Dataset, Index, register_data
+from bayestta.data.images import EXTENSIONS, formats, read_image
+from bayestta.names import unknown
+
+ONE_DOMAIN = "stream"
+SORTS = ("name", "time")
+_EXIF_FOLDER, _TAKEN = 0x8769, 0x9003  # DateTimeOriginal
+
+
+class FolderDomain(Dataset):
+    """Image files, and the number of each one's class."""
+
+    def __init__(self, paths: list[Path], labels: list[int] | None) -> None:
+        self.paths, self._labels = paths, labels
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, i: int) -> tuple[Image.Image, int | None]:
+        return read_image(self.paths[i]), None if self._labels is None else self._labels[i]
+
+    def labels(self, index: Index) -> Tensor | None:
+        return None if self._labels is None else torch.tensor([self._labels[i] for i in index])
+
+    def path(self, i: int) -> str:
+        return str(self.paths[i])
+
+
+@register_data("folder")
+class Folder(Data):
+    """Your own images: DIR/domain/class/image, or unlabelled images and a list of class names.
+
+    Parameters
+    ----------
+    root
+        DIR. Domains are its folders, in natural order of their names (2 before 10).
+    classes
+        The class names, as a list or a text file with one a line, for unlabelled images: the
+        folders of DIR are then the domains, at any depth; without folders there is one domain.
+    sort
+        The order inside a domain, for `stream(order="given")`: by `name`, or by `time` (the date
+        when the picture was taken, else the date of the file).
+    templates
+        Prompts with a place {} for the class name.
+
+    Citation: none, the images are yours
+    Licence: none, the images are yours
+    Get: nothing to get
+    """
+
+    split = "own"
+
+    def __init__(
+        self,
+        *,
+        root: str | os.PathLike[str] | None = None,
+        classes: Sequence[str] | str | os.PathLike[str] | None = None,
+        sort: str = "name",
+        templates: Sequence[str] | None = None,
+    ) -> None:
+        from bayestta.text import check_names, check_templates
+        from bayestta.text import templates as template_set
+
+        if sort not in SORTS:
+            raise ValueError(unknown("sort", sort, SORTS))
+        if root is None:
+            raise ValueError("the folder is not given: pass root=DIR, the folder of your images.")
+        folder = Path(root).expanduser()
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is not a folder: pass root=DIR, the folder of your images.")
+        self.root, self.sort, self.skipped = folder, sort, []
+        self.templates = check_templates(templates or template_set("seven"))
+        self.labelled = classes is None
+        if classes is None:
+            names, found = _labelled(folder)
+            stray = [p for f in (folder, *_folders(folder)) for p in f.iterdir() if _is_image(p)]
+            self.skipped = [f"{path}: lies in no class folder" for path in sorted(stray)]
+        else:
+            names, found = _names(classes), _unlabelled(folder)
+        self.classes, self.domains = check_names(names), list(found)
+        self._domains = {domain: self._domain(pairs) for domain, pairs in found.items()}
+
+    def _domain(self, pairs: list[tuple[Path, str]]) -> FolderDomain:
+        pairs.sort(key=lambda pair: natural(pair[0]))
+        if self.sort == "time":
+            pairs.sort(key=lambda pair: _taken(pair[0]))  # stable: a burst stays in order of names
+        number = {name: k for k, name in enumerate(self.classes)}
+        labels = [number[name] for _, name in pairs] if self.labelled else None
+        return FolderDomain([path for path, _ in pairs], labels)
+
+    def __getitem__(self, domain: str) -> FolderDomain:
+        if domain not in self._domains:
+            raise ValueError(unknown(f"domain of {self.root}", domain, self.domains))
+        return self._domains[domain]
+
+
+Found = dict[str, list[tuple[Path, str]]]  # domain -> images, each with its class name or ""
+
+
+def _labelled(root: Path) -> tuple[list[str], Found]:
+    found: Found = {}
+    for domain in _folders(root):
+        found[domain.name] = [(p, c.name) for c in _folders(domain) for p in _images(c)]
+    names = {c.name for domain in _folders(root) for c in _folders(domain)}
+    if not any(found.values()):
+        raise ValueError(
+            f"{root} has {sum(1 for _ in _images(root))} images and none as domain/class/image: "
+            "arrange them so, or give classes=NAMES for unlabelled images."
+        )
+    return sorted(names, key=natural), found
+
+
+def _unlabelled(root: Path) -> Found:
+    found: Found = {}
+    loose = [(p, "") for p in sorted(root.iterdir()) if _is_image(p)]
+    if loose:
+        found[ONE_DOMAIN] = loose
+    for folder in _folders(root):
+        inside = [(p, "") for p in _images(folder)]
+        if inside:  # a folder of other things is no domain
+            found[folder.name] = found.get(folder.name, []) + inside
+    if not found:
+        shown = " ".join(sorted(EXTENSIONS))
+        raise ValueError(f"{root} has no images: give a folder with some ({shown}).")
+    return found
+
+
+def _names(classes: Sequence[str] | str | os.PathLike[str]) -> list[str]:
+    if not isinstance(classes, (str, os.PathLike)):
+        return list(classes)
+    path = Path(classes).expanduser()
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"class names cannot be read from {path} ({error}): write one name a line, as UTF-8."
+        ) from error
+    return [line.strip() for line in lines if line.strip()]
+
+
+def _folders(root: Path) -> list[Path]:
+    inside = (p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
+    return sorted(inside, key=natural)
+
+
+def _images(root: Path) -> Iterator[Path]:
+    """Image files at any depth, through linked folders too, each folder once."""
+    seen: set[str] = set()
+    for folder, inside, files in os.walk(root, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:
+            inside.clear()
+            continue
+        seen.add(real)
+        inside[:] = [name for name in inside if not name.startswith(".")]
+        yield from (p for p in (Path(folder, name) for name in files) if _is_image(p))
+
+
+def _is_image(path: Path) -> bool:
+    named = path.suffix.lower() in EXTENSIONS and not path.name.startswith(".")
+    return named and path.is_file()
+
+
+def natural(path: Path | str) -> list[tuple[int, int, str]]:
+    """A key that sorts numbers inside names by value.
+
+    >>> sorted(["day10", "day2", "Day1"], key=natural)
+    ['Day1', 'day2', 'day10']
+    """
+    parts = re.split(r"(\d+)", str(path).lower())
+    return [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in parts] + [(2, 0, str(path))]
+
+
+def _taken(path: Path) -> float:
+    """When a picture was taken: the camera's date, else the file's."""
+    try:
+        with Image.open(path, formats=formats()) as image:
+            written = image.getexif().get_ifd(_EXIF_FOLDER).get(_TAKEN)
+        return datetime.strptime(str(written).strip("\0 "), "%Y:%m:%d %H:%M:%S").timestamp()
+    except (
+        Exception
+    ):  # no date, or a header that fails in one of many ways: stream() will report it
+        return path.stat().st_mtime

@@ -1,0 +1,27 @@
+"""Results as tables (terminal, Markdown, LaTeX, CSV) and as one self-contained HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bayestta.names import unknown
+from bayestta.report.formats import FORMATS, render_table
+from bayestta.report.page import render_page, write_page
+from bayestta.result import Result, write_atomic
+
+__all__ = ["FORMATS", "render_page", "render_table", "write_page", "write_report"]
+
+SUFFIXES = {".html": "page", ".md": "markdown", ".tex": "latex", ".csv": "csv", ".txt": "terminal"}
+
+
+def write_report(results: Sequence[Result], out: str | Path) -> None:
+    """Write the results in the form that `out` ends in: .html, .md, .tex, .csv or .txt."""
+    out = Path(out)
+    form = SUFFIXES.get(out.suffix.lower())
+    if form is None:
+        raise ValueError(unknown("ending of a report", out.suffix or out.name, SUFFIXES))
+    if form == "page":
+        write_page(results, out)
+    else:
+        write_atomic(out, render_table(results, form))

@@ -1,0 +1,177 @@
+"""Tables as text: for a terminal, in Markdown, in LaTeX, and as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+
+from bayestta.names import unknown
+from bayestta.report.groups import Group, Row, group
+from bayestta.report.tables import Cell, Table, comparison
+from bayestta.result import Result
+
+FORMATS = ("terminal", "markdown", "latex", "csv")
+
+
+def render_table(
+    results: Sequence[Result],
+    format: str = "terminal",
+    *,
+    width: int | None = None,
+    bold: bool | None = None,
+) -> str:
+    """One table for each pair of data and model; in CSV one line for each method and domain.
+
+    `width` and `bold` matter to "terminal": a table that is wider is turned round or leaves its
+    domains out, and the best is bold or has a star. None: as the terminal is; a file has no width.
+    """
+    if format not in FORMATS:
+        raise ValueError(unknown("format", format, FORMATS))
+    groups = group(results)
+    if format == "csv":
+        return _csv(groups)
+    tables = [comparison(g) for g in groups]
+    if format == "terminal":
+        screen = sys.stdout.isatty()
+        if bold is None:
+            bold = screen and "NO_COLOR" not in os.environ
+        if width is None and screen:
+            width = shutil.get_terminal_size().columns
+        parts = [_terminal(table, width=width, bold=bold) for table in tables]
+    elif format == "markdown":
+        parts = [_markdown(table) for table in tables]
+    else:
+        parts = ["% \\usepackage{booktabs}", *(_latex(table) for table in tables)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _terminal(table: Table, *, width: int | None, bold: bool) -> str:
+    forms = [table, table.turned(), table.without_domains()] if table.domains else [table]
+    for form in forms:
+        lines = _aligned(form, bold=bold)
+        if width is None or len(_visible(lines[0])) <= width:
+            break
+    rule = "─" * len(_visible(lines[0]))
+    return "\n".join([table.title, rule, lines[0], rule, *lines[1:], rule, form.about])
+
+
+def _aligned(table: Table, *, bold: bool) -> list[str]:
+    star = "" if bold else "*"
+    texts = [table.header] + [[c.text + star * c.bold for c in row] for row in table.rows]
+    widths = [max(len(row[i]) for row in texts) for i in range(len(table.header))]
+    lines = []
+    for number, row in enumerate(texts):
+        cells = []
+        for i, text in enumerate(row):
+            # A star stands behind the number, so that the others leave it a column of its own.
+            space = star and i and not text.endswith("*") and any(r[i].endswith("*") for r in texts)
+            padded = (
+                text.ljust(widths[i]) if i == 0 else (text + " " * bool(space)).rjust(widths[i])
+            )
+            strong = bold and number > 0 and table.rows[number - 1][i].bold
+            cells.append(padded.replace(text, f"\x1b[1m{text}\x1b[0m") if strong else padded)
+        lines.append("  ".join(cells))
+    return lines
+
+
+def _visible(line: str) -> str:
+    return re.sub("\x1b\\[[0-9]*m", "", line)
+
+
+def _markdown(table: Table) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cells)} |"
+
+    def text(cell: Cell) -> str:
+        # Names come from users' folders: neither columns nor markup may start in them.
+        safe = re.sub(r"([\\|*_`<\[])", r"\\\1", " ".join(cell.text.split()))
+        return f"**{safe}**" if cell.bold else safe
+
+    rule = ["---"] + ["---:"] * (len(table.header) - 1)
+    header = line([text(Cell(title)) for title in table.header])
+    rows = [line([text(cell) for cell in row]) for row in table.rows]
+    return "\n".join(
+        [f"### {text(Cell(table.title))}", "", header, line(rule), *rows, "", table.about + "."]
+    )
+
+
+TEX = {
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    "\\": "\\textbackslash{}",
+    "~": "\\textasciitilde{}",
+    "^": "\\textasciicircum{}",
+    "±": "$\\pm$",
+    "–": "--",
+    "·": "$\\cdot$",
+    "…": "\\dots{}",
+    "<": "\\textless{}",
+    ">": "\\textgreater{}",
+}
+
+
+def _latex(table: Table) -> str:
+    def text(cell: Cell) -> str:
+        safe = "".join(TEX.get(c, c) for c in cell.text)
+        safe = re.sub(r"^([+-][0-9.]+)", r"$\1$", safe)  # a minus, not a hyphen
+        return f"\\textbf{{{safe}}}" if cell.bold else safe
+
+    def line(cells: Sequence[Cell]) -> str:
+        return f"{' & '.join(text(cell) for cell in cells)} \\\\"
+
+    return "\n".join(
+        [
+            "\\begin{table}\\centering",
+            f"\\caption{{{text(Cell(table.title))}: {text(Cell(table.about))}.}}",
+            f"\\begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}",
+            "\\toprule",
+            line([Cell(title) for title in table.header]),
+            "\\midrule",
+            *(line(row) for row in table.rows),
+            "\\bottomrule",
+            "\\end{tabular}",
+            "\\end{table}",
+        ]
+    )
+
+
+COLUMNS = (
+    *("data", "model", "method", "label", "seeds", "domain", "images"),
+    *("accuracy", "accuracy_std", "difference", "ece", "nll", "brier", "seconds"),
+)
+
+
+def _csv(groups: Sequence[Group]) -> str:
+    """The line of the whole stream has no domain; `ece` is a fraction, as in the JSON."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for g in groups:
+        for row in g.rows:
+            name = {"data": g.data, "model": g.model, "method": row.method, "label": row.label}
+            name["seeds"] = " ".join(map(str, row.seeds))
+            for domain in [*g.domains, None]:
+                writer.writerow({**name, **_measured(row, domain, g.reference)})
+    return file.getvalue()
+
+
+def _measured(row: Row, domain: str | None, reference: Row | None) -> dict[str, object]:
+    def mean(key: str) -> float | None:
+        found = row.value(lambda r: getattr(r, key)) if domain is None else row.domain(domain, key)
+        return None if found is None else found.mean
+
+    accuracy = row.value(lambda r: r.accuracy) if domain is None else row.domain(domain)
+    images = mean("n")
+    known: dict[str, object] = {key: mean(key) for key in ("ece", "nll", "brier")}
+    known |= {"domain": domain or "", "images": None if images is None else round(images)}
+    known |= {"accuracy": accuracy and accuracy.mean, "accuracy_std": accuracy and accuracy.std}
+    if domain is None:
+        seconds = row.value(lambda r: r.seconds.get("total"))
+        known["seconds"] = seconds and seconds.mean
+        difference = row.difference(reference) if reference and reference is not row else None
+        known["difference"] = difference and difference.mean
+    return known
