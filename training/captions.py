@@ -14,7 +14,16 @@ SYNONYMS: list[tuple[str, ...]] = [
     ("ship", "boat", "vessel", "ferry"),
     ("truck", "lorry", "cargo truck", "pickup truck"),
 ] + [
-    (f'number:"{i}"', f"{i}", word, f"digit {i}", f"number {i}", f"digit {word}", f"number {word}", f"handwritten {i}")
+    (
+        f'number:"{i}"',
+        f"{i}",
+        word,
+        f"digit {i}",
+        f"number {i}",
+        f"digit {word}",
+        f"number {word}",
+        f"handwritten {i}",
+    )
     for i, word in enumerate("zero one two three four five six seven eight nine".split())
 ]
 
@@ -34,9 +43,16 @@ a scan of the {}.|handwriting of the {}.|a {} on a plain background.|a {} outdoo
 TEMPLATES = [t for line in TEMPLATES.split("\n") for t in line.split("|")]
 
 # Never trained on: what the model card calls unseen prompts.
-UNSEEN = ["a photo of the nice {}.", "a jpeg corrupted photo of a {}.", "we can see a {} here.", "a snapshot of some {}."]
+UNSEEN = [
+    "a photo of the nice {}.",
+    "a jpeg corrupted photo of a {}.",
+    "we can see a {} here.",
+    "a snapshot of some {}.",
+]
 
 
 def captions() -> list[list[str]]:
     """All captions of each of the twenty classes."""
-    return [[template.format(name) for name in names for template in TEMPLATES] for names in SYNONYMS]
+    return [
+        [template.format(name) for name in names for template in TEMPLATES] for names in SYNONYMS
+    ]

@@ -8,8 +8,10 @@ positives. At the end the logit scale is fitted to the held-out images and the w
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -19,15 +21,37 @@ from torch import Tensor, nn
 
 from bayestta.backends import mini
 from bayestta.data import sources
+from bayestta.text import TEMPLATES
 
 HELD_OUT = 5000
 MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073]).view(1, 3, 1, 1)
 STD = torch.tensor([0.26862954, 0.26130258, 0.27577711]).view(1, 3, 1, 1)
 TEXT_RATE = 1e-3
 DECAY = 0.05
-RECIPES = {  # epochs, peak learning rate of the image tower, batch, MNIST images an epoch
-    "mini-rn": (18, 2e-3, 128, 8_000),
-    "mini-vit": (10, 1e-3, 64, 8_000),
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A cosine of `horizon` epochs that turns into a straight line to zero after `turn` of them."""
+
+    epochs: int
+    turn: int
+    horizon: int
+    peak: float  # learning rate of the image tower
+    batch: int
+    digits: tuple[int, int] = (8_000, 8_000)  # MNIST images an epoch, before and after the turn
+
+    def rate(self, epoch: float) -> float:
+        warm = min(1.0, 2 * epoch)  # half an epoch
+        at_turn = 0.5 + 0.5 * math.cos(math.pi * self.turn / self.horizon)
+        if epoch >= self.turn:
+            return at_turn * (self.epochs - epoch) / (self.epochs - self.turn)
+        return warm * (0.5 + 0.5 * math.cos(math.pi * epoch / self.horizon))
+
+
+RECIPES = {
+    "mini-rn": Recipe(epochs=12, turn=10, horizon=18, peak=2e-3, batch=128),
+    "mini-vit": Recipe(epochs=8, turn=5, horizon=10, peak=1e-3, batch=64, digits=(8_000, 20_000)),
 }
 
 
@@ -38,7 +62,11 @@ def load() -> dict[str, tuple[Tensor, Tensor]]:
         raw = {k: torch.from_numpy(v.copy()) for k, v in sources.arrays(name).items()}
         for split in ("train", "test"):
             x = raw[f"{split}_x"]
-            x = x.permute(0, 3, 1, 2).contiguous() if x.ndim == 4 else x[:, None].expand(-1, 3, -1, -1)
+            x = (
+                x.permute(0, 3, 1, 2).contiguous()
+                if x.ndim == 4
+                else x[:, None].expand(-1, 3, -1, -1)
+            )
             y = raw[f"{split}_y"].long() + shift
             if split == "train":
                 found[f"{name}/train"] = (x[:-HELD_OUT], y[:-HELD_OUT])
@@ -50,7 +78,12 @@ def load() -> dict[str, tuple[Tensor, Tensor]]:
 
 def pixels(x: Tensor, size: int) -> Tensor:
     """uint8 (B,3,h,w) -> normalised (B,3,size,size), resampled as Pillow's bicubic filter does."""
-    x = F.interpolate(x.float(), (size, size), mode="bicubic", antialias=True).round_().clamp_(0, 255) / 255
+    x = (
+        F.interpolate(x.float(), (size, size), mode="bicubic", antialias=True)
+        .round_()
+        .clamp_(0, 255)
+        / 255
+    )
     return (x - MEAN) / STD
 
 
@@ -80,26 +113,36 @@ def contrast(logits: Tensor, same: Tensor) -> Tensor:
 @torch.no_grad()
 def features(model: nn.Module, x: Tensor, size: int) -> Tensor:
     model.eval()
-    return torch.cat([model.encode_image(pixels(part, size), normalize=True) for part in x.split(500)])
+    return torch.cat(
+        [model.encode_image(pixels(part, size), normalize=True) for part in x.split(500)]
+    )
 
 
 @torch.no_grad()
 def prototypes(model: nn.Module, tokenizer, names: list[str], templates: list[str]) -> Tensor:
     model.eval()
-    text = [model.encode_text(tokenizer([t.format(n) for t in templates]), normalize=True).mean(0) for n in names]
+    text = [
+        model.encode_text(tokenizer([t.format(n) for t in templates]), normalize=True).mean(0)
+        for n in names
+    ]
     return F.normalize(torch.stack(text), dim=1)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name", choices=sorted(RECIPES))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, default=sources.cache_root() / "training")
-    parser.add_argument("--out", type=Path, help="weight file to write (default: the package's assets)")
+    parser.add_argument(
+        "--out", type=Path, help="weight file to write (default: the package's assets)"
+    )
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    epochs, peak, batch, digits = RECIPES[args.name]
+    recipe = RECIPES[args.name]
+    batch = recipe.batch
     size = mini.CONFIGS[args.name]["vision_cfg"]["image_size"]
 
     torch.manual_seed(args.seed)
@@ -108,12 +151,18 @@ def main() -> None:
         model.visual.to(memory_format=torch.channels_last)
     from open_clip import SimpleTokenizer
 
-    tokenizer = SimpleTokenizer(context_length=mini.CONFIGS[args.name]["text_cfg"]["context_length"])
+    tokenizer = SimpleTokenizer(
+        context_length=mini.CONFIGS[args.name]["text_cfg"]["context_length"]
+    )
     tokens = [tokenizer(group) for group in captions()]
     groups = [
         {
-            "params": [p for n, p in model.named_parameters() if n.startswith("visual.") == image and (p.ndim > 1) == matrix],
-            "peak": peak if image else TEXT_RATE,
+            "params": [
+                p
+                for n, p in model.named_parameters()
+                if n.startswith("visual.") == image and (p.ndim > 1) == matrix
+            ],
+            "peak": recipe.peak if image else TEXT_RATE,
             "weight_decay": DECAY if matrix else 0.0,
         }
         for image in (True, False)
@@ -122,7 +171,6 @@ def main() -> None:
     optimiser = torch.optim.AdamW(groups)
     data = load()
     (cx, cy), (mx, my) = data["cifar10/train"], data["mnist/train"]
-    steps = (len(cx) + digits) // batch
 
     args.folder.mkdir(parents=True, exist_ok=True)
     checkpoint = args.folder / f"{args.name}.pt"
@@ -133,15 +181,16 @@ def main() -> None:
         optimiser.load_state_dict(saved["optimiser"])
         start, seconds = saved["epoch"], saved["seconds"]
 
-    for epoch in range(start, epochs):
+    for epoch in range(start, recipe.epochs):
         began, total = time.time(), 0.0
+        digits = recipe.digits[epoch >= recipe.turn]
+        steps = (len(cx) + digits) // batch
         generator = torch.Generator().manual_seed(1000 * args.seed + epoch)
         chosen = torch.randperm(len(mx), generator=generator)[:digits]
         order = torch.randperm(len(cx) + digits, generator=generator)
         model.train()
         for step in range(steps):
-            now = (epoch + step / steps) / epochs
-            rate = min(1.0, 2 * now * epochs) * (0.5 + 0.5 * math.cos(math.pi * now))  # half an epoch of warm-up
+            rate = recipe.rate(epoch + step / steps)
             for group in optimiser.param_groups:
                 group["lr"] = rate * group["peak"]
             index = order[step * batch : (step + 1) * batch]
@@ -173,18 +222,69 @@ def main() -> None:
         held = []
         for name in ("cifar10", "mnist"):
             x, y = data[f"{name}/held-out"]
-            guess = (features(model, x[:2000], size) @ text[:10 if name == "cifar10" else 20].T)
+            guess = features(model, x[:2000], size) @ text[: 10 if name == "cifar10" else 20].T
             if name == "mnist":
                 guess[:, :10] = -9
             held.append(100 * (guess.argmax(1) == y[:2000]).float().mean().item())
         print(
-            f"{args.name} epoch {epoch + 1}/{epochs} loss {total / steps:.3f} scale {model.logit_scale.exp():.1f} "
+            f"{args.name} epoch {epoch + 1}/{recipe.epochs} loss {total / steps:.3f} scale {model.logit_scale.exp():.1f} "
             f"held-out cifar10 {held[0]:.1f} mnist {held[1]:.1f} {seconds:.0f} s",
             flush=True,
         )
-        saved = {"model": model.state_dict(), "optimiser": optimiser.state_dict(), "epoch": epoch + 1, "seconds": seconds}
+        saved = {
+            "model": model.state_dict(),
+            "optimiser": optimiser.state_dict(),
+            "epoch": epoch + 1,
+            "seconds": seconds,
+        }
         torch.save(saved, checkpoint.with_suffix(".tmp"))
         checkpoint.with_suffix(".tmp").replace(checkpoint)
+    finish(
+        model,
+        tokenizer,
+        tokens,
+        data,
+        args.name,
+        args.out or mini.ASSETS / f"{args.name}.safetensors",
+        seconds,
+    )
+
+
+@torch.no_grad()
+def finish(model, tokenizer, tokens, data, name: str, out: Path, seconds: float) -> None:
+    """Fit the logit scale to the held-out images, measure on the test splits and write the weight file."""
+    size = mini.CONFIGS[name]["vision_cfg"]["image_size"]
+    names = [group[0] for group in SYNONYMS]
+    groups = {"cifar10": slice(0, 10), "mnist": slice(10, 20)}
+    text = prototypes(model, tokenizer, names, TEMPLATES["seven"])
+    cosines = {
+        k: (
+            features(model, data[f"{k}/held-out"][0], size) @ text[g].T,
+            data[f"{k}/held-out"][1] - g.start,
+        )
+        for k, g in groups.items()
+    }
+    scales = torch.logspace(0.3, 2, 200)
+    loss = [sum(F.cross_entropy(s * c, y).item() for c, y in cosines.values()) for s in scales]
+    model.logit_scale.fill_(scales[int(torch.tensor(loss).argmin())].log())
+    about = {
+        "name": name,
+        "seconds": round(seconds),
+        "recipe": asdict(RECIPES[name]),
+        "scale": round(model.logit_scale.exp().item(), 2),
+    }
+    for key, group in groups.items():
+        z, y = features(model, data[f"{key}/test"][0], size), data[f"{key}/test"][1] - group.start
+        for title, given in (
+            ("seven templates", TEMPLATES["seven"]),
+            ("single", TEMPLATES["single"]),
+            ("unseen prompts", UNSEEN),
+        ):
+            guess = (z @ prototypes(model, tokenizer, names[group], given).T).argmax(1)
+            about[f"{key} test, {title}"] = round(100 * (guess == y).float().mean().item(), 2)
+    used = torch.cat(tokens).unique()
+    mini.save_weights(model.state_dict(), used, out, about)
+    print(json.dumps(about, indent=1), f"{out.stat().st_size / 1e6:.2f} MB", sep="\n")
 
 
 if __name__ == "__main__":

@@ -122,6 +122,12 @@ class Adapter:
         """An account of the stream so far, for results."""
         return {}
 
+    @classmethod
+    def schema(cls) -> dict[str, inspect.Parameter]:
+        """The hyper-parameters: the keyword arguments of `__init__`, with their defaults."""
+        parameters = inspect.signature(cls.__init__).parameters
+        return {key: value for key, value in parameters.items() if key not in COMMON}
+
     def hyper(self) -> dict[str, Any]:
         """The hyper-parameters in force."""
         return {key: getattr(self, key) for key in hyperparameters(type(self))}
@@ -198,17 +204,19 @@ class Adapter:
                     f"{path} was saved with another {key} ({_short(header.get(key))}) than this adapter's "
                     f"({_short(mine[key])}): build the adapter as it was, or start anew."
                 )
-        expected = self.state_dict().keys()
-        if state.keys() - self.optional_state() != expected - self.optional_state():
+        expected = {key for key in self.state_dict() if not self._grows(key)}
+        given = {key for key in state if not self._grows(key)}
+        if expected != given:
             raise ValueError(
-                f"{path} lacks {sorted(expected - state.keys())} and adds {sorted(state.keys() - expected)}: it is of "
-                "another version; start anew."
+                f"{path} lacks {sorted(expected - given)} and adds {sorted(given - expected)}: it is of another version; "
+                "start anew."
             )
         self.load_state_dict(state)
 
-    def optional_state(self) -> set[str]:
-        """Keys of `state_dict` that exist only once something was seen."""
-        return set()
+    growing: ClassVar[tuple[str, ...]] = ("@",)  # parts of keys that exist only once something was seen
+
+    def _grows(self, key: str) -> bool:
+        return any(part in key for part in self.growing)
 
 
 def _short(value: Any) -> str:
@@ -241,9 +249,8 @@ def methods() -> dict[str, type[Adapter]]:
 
 
 def hyperparameters(cls: type[Adapter]) -> dict[str, inspect.Parameter]:
-    """The schema of a method: the keyword arguments of its `__init__`, with their defaults."""
-    parameters = inspect.signature(cls.__init__).parameters
-    return {key: value for key, value in parameters.items() if key not in COMMON}
+    """The hyper-parameters of a method with their defaults."""
+    return cls.schema()
 
 
 def make_adapter(

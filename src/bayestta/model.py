@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,59 +13,22 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional as F
+from torch.nn import functional
 
 from bayestta.names import unknown
-from bayestta.norms import batch_statistics
+from bayestta.norms import NORMS, batch_statistics
+from bayestta.preprocess import CLIP_MEAN, CLIP_STD
+from bayestta.preprocess import Preprocess as Preprocess
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
-CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
-
-
-@dataclass(frozen=True)
-class Preprocess:
-    """PIL image -> normalised tensor (C,H,W): bicubic resize of the short side (or of both), centre crop.
-
-    `batch` does the same to uint8 pixels (B,H,W,C) at once, to within a grey level of Pillow.
-    """
-
-    size: int
-    mean: tuple[float, ...] = CLIP_MEAN
-    std: tuple[float, ...] = CLIP_STD
-    squash: bool = False
-
-    def _resized(self, height: int, width: int) -> tuple[int, int]:
-        if self.squash:
-            return self.size, self.size
-        short = min(height, width)
-        return int(self.size * height / short), int(self.size * width / short)
-
-    def __call__(self, image: Image.Image) -> Tensor:
-        height, width = self._resized(image.height, image.width)
-        image = image.convert("RGB").resize((width, height), Image.Resampling.BICUBIC)
-        pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-        return self._finish(pixels.view(1, height, width, 3).permute(0, 3, 1, 2))[0]
-
-    def batch(self, pixels: Tensor) -> Tensor:
-        x = pixels.permute(0, 3, 1, 2)
-        size = self._resized(x.shape[2], x.shape[3])
-        if size != tuple(x.shape[2:]):
-            x = F.interpolate(x.float(), size, mode="bicubic", antialias=True).round_().clamp_(0, 255)
-        return self._finish(x)
-
-    def _finish(self, x: Tensor) -> Tensor:
-        """Crop, scale and normalise (B,C,H,W) grey levels."""
-        top, left = round((x.shape[2] - self.size) / 2), round((x.shape[3] - self.size) / 2)
-        x = x[:, :, top : top + self.size, left : left + self.size].float() / 255
-        return (x - torch.tensor(self.mean).view(-1, 1, 1)) / torch.tensor(self.std).view(-1, 1, 1)
 
 
 class VLM:
     """What a backend provides: one image tower, a text encoder and the scale between them.
 
-    The tower is frozen, in evaluation mode, and never written to: an adapter passes the tensors that it tunes to
-    `encode_image`. Features leave as float32 at unit norm, whatever the precision of the weights.
+    The towers are frozen, in evaluation mode, and never written to: an adapter passes the tensors
+    that it tunes to `encode_image`. Features leave as float32 at unit norm, whatever the precision
+    of the weights.
     """
 
     prompt_tuning = False  # whether embed and encode_embeddings work
@@ -84,10 +46,11 @@ class VLM:
         std: tuple[float, ...] = CLIP_STD,
         trained_on: frozenset[str] = frozenset(),
     ) -> None:
-        self.name, self.visual, self.preprocess = name, visual.eval().requires_grad_(False), preprocess
+        self.name, self.preprocess = name, preprocess
+        self.visual = visual.eval().requires_grad_(False)
         self.dim, self.scale, self.bias, self.mean, self.std = dim, scale, bias, mean, std
         self.trained_on = trained_on
-        self.encode_seconds = 0.0  # time in the image tower's forward passes, for the runner's account
+        self.encode_seconds = 0.0  # in forward passes of the image tower, for the runner's account
 
     @property
     def device(self) -> torch.device:
@@ -95,35 +58,46 @@ class VLM:
 
     @property
     def dtype(self) -> torch.dtype:
-        return max(  # the type of most weights: norms may stay in float32
-            (p for p in self.visual.parameters()), key=lambda p: p.numel()
-        ).dtype
+        """The type of the largest weight: norms stay in float32."""
+        return max(self.visual.parameters(), key=lambda parameter: parameter.numel()).dtype
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of the image tower and the scale, by which saved states know their model."""
+        """A digest of all weights and the scale, by which saved states know their model."""
         digest = hashlib.sha256(f"{self.dim} {self.scale:.6g} {self.bias:.6g}".encode())
-        for key, value in sorted(self.visual.state_dict().items()):
-            digest.update(f"{key} {tuple(value.shape)}".encode())
-            digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if value.ndim else b"")
+        for tower in self.towers():
+            for key, value in sorted(tower.state_dict().items()):
+                digest.update(f"{key} {tuple(value.shape)} {value.dtype}".encode())
+                digest.update(value.detach().cpu().flatten().view(torch.uint8).numpy())
         return digest.hexdigest()[:16]
 
     def encode_image(
         self, x: Tensor, params: Mapping[str, Tensor] | None = None, norms: str = "source"
     ) -> Tensor:
-        """(B,C,H,W) -> (B,D) at unit norm, differentiable in `params`, the tuned tensors of the tower by name.
+        """Pixels (B,C,H,W) -> features (B,D) at unit norm.
 
-        `norms="batch"` makes BatchNorms normalise by the batch instead of by their stored statistics.
+        Parameters
+        ----------
+        params
+            Tensors to use instead of the tower's own, by their names in it; the result is
+            differentiable in them, and the tower stays as it is.
+        norms
+            `source`: BatchNorms use their stored statistics; `batch`: those of the batch.
         """
         if norms not in ("source", "batch"):
             raise ValueError(unknown("norm statistics", norms, ["source", "batch"]))
         began = time.perf_counter()
         swap: dict[str, Any] = dict(batch_statistics(self.visual)) if norms == "batch" else {}
         for key, value in (params or {}).items():
-            swap[key] = value.to(self._types[key])
+            if key not in self._types:
+                raise ValueError(
+                    f"the image tower of {self.name!r} has no tensor {key!r} among its "
+                    f"{len(self._types)}: take the names from norm_parameters(model.visual)."
+                )
+            swap[key] = value.to(self.device, self._types[key])
         x = x.to(self.device, self.dtype)
         z = functional_call(self.visual, swap, (x,)) if swap else self.visual(x)
-        z = F.normalize(z.float(), dim=-1)
+        z = functional.normalize(z.float(), dim=-1)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self.encode_seconds += time.perf_counter() - began
@@ -150,13 +124,16 @@ class VLM:
         raise NotImplementedError(self._no_prompts())
 
     def encode_embeddings(self, embeddings: Tensor, tokens: Tensor) -> Tensor:
-        """Token embeddings (P,L,W) -> (P,D) at unit norm, differentiable; the ids tell where the text ends."""
+        """Token embeddings (P,L,W) -> (P,D) at unit norm, differentiable.
+
+        The ids travel along, because they tell where the text ends.
+        """
         raise NotImplementedError(self._no_prompts())
 
     def _no_prompts(self) -> str:
         return (
-            f"model {self.name!r} has no gradient path through its text tower: for prompt tuning use mini-rn, mini-vit, "
-            "clip-rn50, clip-vit-b16, open_clip:NAME/TAG or hf:ID."
+            f"model {self.name!r} has no gradient path through its text tower: for prompt tuning "
+            "use mini-rn, mini-vit, clip-rn50, clip-vit-b16, open_clip:NAME/TAG or hf:ID."
         )
 
 
@@ -165,77 +142,110 @@ SHORT = {  # the two backbones of the paper, with OpenAI's weights
     "clip-vit-b16": "open_clip:ViT-B-16-quickgelu/openai",
 }
 EMBEDDED = ("lit", "mini-rn", "mini-vit")
+ABOUT = {
+    "lit": "EfficientNet-Lite0 and MiniLM aligned in closed form; any class names; the default",
+    "mini-rn": "small CLIP with BatchNorm, trained on CIFAR-10 and MNIST; ships with the package",
+    "mini-vit": "small CLIP with LayerNorm, trained on CIFAR-10 and MNIST; ships with the package",
+    "clip-rn50": f"OpenAI CLIP ResNet-50, downloaded by open_clip ({SHORT['clip-rn50']})",
+    "clip-vit-b16": f"OpenAI CLIP ViT-B/16, downloaded by open_clip ({SHORT['clip-vit-b16']})",
+    "open_clip:NAME/TAG": "any open_clip architecture and pretrained tag or weight file",
+    "hf:ID": "a CLIP or SigLIP of transformers, by hub id or local folder (extra `hf`)",
+    "PATH": "a checkpoint: .safetensors, a state dict, or a folder with open_clip_config.json",
+}
 
 
 def list_models() -> list[dict[str, str]]:
     """What `load_model` takes, each with a line on where it comes from."""
-    about = {
-        "lit": "EfficientNet-Lite0 and MiniLM aligned in closed form; any class names; the default",
-        "mini-rn": "small CLIP with BatchNorm, trained on CIFAR-10 and MNIST; ships with the package",
-        "mini-vit": "small CLIP with LayerNorm, trained on CIFAR-10 and MNIST; ships with the package",
-        "clip-rn50": f"OpenAI CLIP ResNet-50, downloaded by open_clip ({SHORT['clip-rn50']})",
-        "clip-vit-b16": f"OpenAI CLIP ViT-B/16, downloaded by open_clip ({SHORT['clip-vit-b16']})",
-        "open_clip:NAME/TAG": "any open_clip architecture and pretrained tag or weight file",
-        "hf:ID": "a CLIP or SigLIP of transformers, by hub id or local folder (extra `hf`)",
-        "PATH": "a local checkpoint: .safetensors, a state dict, or a folder with open_clip_config.json",
-    }
-    return [{"name": name, "about": line} for name, line in about.items()]
+    return [{"name": name, "about": line} for name, line in ABOUT.items()]
 
 
 def load_model(name: str, *, device: str | torch.device = "cpu", precision: str = "fp32") -> VLM:
-    """Load a model: `lit`, `mini-rn`, `mini-vit`, a short name, `open_clip:NAME/TAG`, `hf:ID` or a local path.
+    """Load a model by name: an embedded one, `open_clip:NAME/TAG`, `hf:ID` or a local path.
 
     Parameters
     ----------
+    name
+        One of `list_models()`.
     device
         Where it runs.
     precision
-        `fp32`, `bf16` or `fp16` weights (norms stay in float32); features are float32 in any case.
+        `fp32`, `bf16` or `fp16` weights; norms stay in float32, and so do the features.
 
-    >>> load_model("mini-rm")
+    >>> load_model("mini-rm")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    ValueError: unknown model 'mini-rm': did you mean 'mini-rn'? Valid: PATH, clip-rn50, clip-vit-b16, hf:ID, lit, \
-mini-rn, mini-vit, open_clip:NAME/TAG.
+    ValueError: unknown model 'mini-rm': did you mean 'mini-rn' or ...
     """
     if precision not in PRECISIONS:
         raise ValueError(unknown("precision", precision, PRECISIONS))
+    where = find_device(device)  # before the work of loading
+    return place(_load(name), where, PRECISIONS[precision])
+
+
+def _load(name: str) -> VLM:
     target = SHORT.get(name, name)
     if target == "lit":
         from bayestta.backends.lit import load_lit
 
-        model: VLM = load_lit()
-    elif target in EMBEDDED:
+        return load_lit()
+    if target in EMBEDDED:
         from bayestta.backends.mini import load_mini
 
-        model = load_mini(target)
-    elif target.startswith("open_clip:"):
+        return load_mini(target)
+    if target.startswith("open_clip:"):
         from bayestta.backends.open_clip import load_open_clip
 
-        model = load_open_clip(target.removeprefix("open_clip:"), name)
-    elif target.startswith("hf:"):
+        return load_open_clip(target.removeprefix("open_clip:"), name)
+    if target.startswith("hf:"):
         from bayestta.backends.transformers import load_transformers
 
-        model = load_transformers(target.removeprefix("hf:"), name)
-    elif Path(target).exists():
+        return load_transformers(target.removeprefix("hf:"), name)
+    if target and Path(target).exists():
         from bayestta.backends.open_clip import load_checkpoint
 
-        model = load_checkpoint(Path(target))
-    elif "/" in target or Path(target).suffix in (".safetensors", ".pt", ".pth", ".bin"):
-        raise FileNotFoundError(f"no checkpoint at {target}: check the path, or write open_clip:NAME/TAG or hf:ID.")
-    else:
-        raise ValueError(unknown("model", name, [m["name"] for m in list_models()]))
-    return place(model, torch.device(device), PRECISIONS[precision])
+        return load_checkpoint(Path(target))
+    if "/" in target or Path(target).suffix in (".safetensors", ".pt", ".pth", ".bin"):
+        raise FileNotFoundError(
+            f"no checkpoint at {target}: check the path, or write open_clip:NAME/TAG or hf:ID."
+        )
+    raise ValueError(unknown("model", name, ABOUT))
+
+
+def find_device(device: str | torch.device) -> torch.device:
+    """The device, or a ValueError where this machine or this torch has none of that kind."""
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise ValueError(f"unknown device {device!r}: use cpu, cuda, cuda:N or mps.") from None
+    count = torch.cuda.device_count()
+    if found.type == "cuda" and (found.index or 0) >= count:
+        raise ValueError(
+            f"device {str(device)!r} does not exist, torch sees {count} CUDA device(s): use 'cpu', "
+            "or install a torch build for your GPU."
+        )
+    return found
 
 
 def place(model: VLM, device: torch.device, dtype: torch.dtype) -> VLM:
-    """Move a model; norms and anything that is not a floating weight keep their type."""
-    from bayestta.norms import NORMS
-
-    for module in (m for tower in model.towers() for m in tower.modules()):
-        if dtype != torch.float32 and not isinstance(module, NORMS):
-            for key, parameter in module.named_parameters(recurse=False):
-                setattr(module, key, nn.Parameter(parameter.to(dtype), requires_grad=False))
+    """Move a model and set the type of its weights; norms keep float32, and compute in it."""
     for tower in model.towers():
         tower.to(device)
+        if dtype == torch.float32:
+            continue
+        for module in tower.modules():
+            if isinstance(module, NORMS):
+                # A norm takes float32 in, and hands its neighbours the type that they expect.
+                module.register_forward_pre_hook(_to_float)
+                module.register_forward_hook(partial(_from_float, dtype))
+                continue
+            for parameter in module.parameters(recurse=False):
+                parameter.data = parameter.data.to(dtype)
     return model
+
+
+def _to_float(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (inputs[0].float(), *inputs[1:])
+
+
+def _from_float(dtype: torch.dtype, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    return output.to(dtype)

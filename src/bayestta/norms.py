@@ -14,7 +14,12 @@ RULES = ("all", "released")
 def norm_layers(visual: nn.Module, rule: str = "all") -> dict[str, nn.Module]:
     """The norm layers of a tower by name, chosen by type.
 
-    `released` is the choice of the released BayesTTA, stated as a rule: no BatchNorm of a down-sampling branch.
+    `released` is the choice of the released BayesTTA, stated as a rule: no BatchNorm of a
+    down-sampling branch.
+
+    >>> tower = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Flatten(), nn.LayerNorm(4))
+    >>> list(norm_layers(tower))
+    ['1', '3']
     """
     if rule not in RULES:
         raise ValueError(unknown("rule for norm layers", rule, RULES))
@@ -38,7 +43,10 @@ def norm_parameters(visual: nn.Module, rule: str = "all") -> dict[str, Tensor]:
 
 
 def batch_statistics(visual: nn.Module) -> dict[str, None]:
-    """What a functional call replaces so that BatchNorms normalise by the batch, in evaluation mode, and write nothing."""
+    """What a functional call replaces so that BatchNorms normalise by the batch.
+
+    In evaluation mode, without running statistics, they take those of the batch and write nothing.
+    """
     return {
         f"{name}.{key}" if name else key: None
         for name, module in visual.named_modules()

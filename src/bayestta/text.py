@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn import functional
 
 from bayestta.names import unknown
 
@@ -29,7 +30,11 @@ TEMPLATES: dict[str, list[str]] = {
 
 
 def templates(name: str) -> list[str]:
-    """A template set by name: `single`, `seven`, or `eighty` (the ensemble of the CLIP paper, from open_clip)."""
+    """A template set by name: `single`, `seven`, or `eighty`, the ensemble of the CLIP paper.
+
+    >>> templates("single")
+    ['a photo of a {}.']
+    """
     if name == "eighty":
         from bayestta.backends._torchvision import import_torchvision
 
@@ -44,38 +49,60 @@ def templates(name: str) -> list[str]:
 
 def check_names(names: Sequence[str]) -> list[str]:
     """The class names as a list, or a ValueError for fewer than two, empty or repeated ones."""
+    if isinstance(names, str):
+        raise ValueError(f"the class names are one string ({names[:40]!r}): give a list of them.")
     found = [str(name).strip() for name in names]
     if len(found) < 2:
-        raise ValueError(f"{len(found)} class name(s) given, at least 2 are needed to classify: add the missing ones.")
+        raise ValueError(
+            f"{len(found)} class name(s) given, at least 2 are needed to classify: "
+            "add the missing ones."
+        )
     if "" in found:
-        raise ValueError(f"class name {found.index('') + 1} of {len(found)} is empty: give it a name or remove it.")
-    repeated = sorted({name for name in found if found.count(name) > 1})
+        raise ValueError(
+            f"class name {found.index('') + 1} of {len(found)} is empty: "
+            "give it a name or remove it."
+        )
+    count = Counter(_plain(name) for name in found)  # what the text tower would see twice
+    repeated = [name for name in found if count[_plain(name)] > 1]
     if repeated:
-        shown = ", ".join(repr(name) for name in repeated[:5])
-        raise ValueError(f"{len(repeated)} of {len(found)} class names occur more than once ({shown}): remove the copies.")
+        shown = ", ".join(repr(name) for name in sorted(set(repeated))[:5])
+        raise ValueError(
+            f"{len(repeated)} of {len(found)} class names occur more than once ({shown}): "
+            "remove the copies."
+        )
     return found
 
 
 def check_templates(given: Sequence[str]) -> list[str]:
     """The templates as a list, or a ValueError where one has no place for the class name."""
-    found = list(given)
-    wrong = [t for t in found if "{}" not in t]
-    if not found or wrong:
+    found = [given] if isinstance(given, str) else list(given)
+    wrong = [template for template in found if "{}" not in template]
+    if not found:
+        raise ValueError("0 templates given: write at least one, like 'a photo of a {}.'.")
+    if wrong:
         raise ValueError(
-            f"{len(wrong)} of {len(found)} templates lack the place for the class name"
-            f"{f' ({wrong[0]!r})' if wrong else ''}: write at least one, like 'a photo of a {{}}.'."
+            f"{len(wrong)} of {len(found)} templates lack the place for the class name "
+            f"({wrong[0]!r}): write {{}} where it goes, as in 'a photo of a {{}}.'."
         )
     return found
 
 
 def prompts(name: str, given: Sequence[str]) -> list[str]:
-    """The prompts of one class; underscores in names become blanks."""
-    return [template.replace("{}", name.replace("_", " ")) for template in given]
+    """The prompts of one class; underscores in names become blanks.
+
+    >>> prompts("traffic_light", ["a {}.", "two {}s."])
+    ['a traffic light.', 'two traffic lights.']
+    """
+    return [template.replace("{}", _plain(name)) for template in given]
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", " ")
 
 
 @torch.no_grad()
 def classifier(model: VLM, names: Sequence[str], given: Sequence[str]) -> Tensor:
-    """Text prototypes: each prompt embedded at unit norm, averaged over templates, at unit norm again."""
+    """Text prototypes (K,D): prompts at unit norm, averaged over templates, at unit norm again."""
     names, given = check_names(names), check_templates(given)
-    text = model.encode_text([prompt for name in names for prompt in prompts(name, given)])  # (K*T,D)
-    return F.normalize(text.view(len(names), len(given), -1).mean(1), dim=1)  # (K,D)
+    text = model.encode_text([line for name in names for line in prompts(name, given)])  # (K*T,D)
+    return functional.normalize(text.view(len(names), len(given), -1).mean(1), dim=1)  # (K,D)

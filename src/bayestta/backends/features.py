@@ -1,4 +1,4 @@
-"""Cached embeddings as a model: `encode_image` is normalisation, the text prototypes are those of the real model."""
+"""Cached embeddings as a model: `encode_image` is normalisation, the text is the real model's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from bayestta.model import VLM
 
 
 class Features(VLM):
-    """Stands in for a model whose image features were computed before; methods that run the encoder refuse it."""
+    """Stands in for a model whose image features were computed before.
+
+    Methods that run the encoder refuse it.
+    """
 
     def __init__(self, model: VLM) -> None:
         super().__init__(
@@ -26,6 +29,9 @@ class Features(VLM):
             trained_on=model.trained_on,
         )
         self.source = model
+
+    def towers(self) -> list[nn.Module]:
+        return self.source.towers()  # so that features of different models differ in fingerprint
 
     @property
     def device(self) -> Any:

@@ -2,44 +2,48 @@
 
 from __future__ import annotations
 
+import copy
 import json
-import pickle
-import zipfile
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from bayestta.backends._torchvision import import_torchvision
-from bayestta.model import VLM, Preprocess
+from bayestta.backends.checkpoints import MARKS, infer_architecture, load_state, read_state, reason
+from bayestta.model import VLM
 from bayestta.names import unknown
+from bayestta.preprocess import CLIP_MEAN, CLIP_STD, Preprocess
 
 CHUNK = 256  # prompts a text pass
+FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin", "model.safetensors")
 
 
 class OpenCLIP(VLM):
-    """A CLIP of open_clip; its text tower can be tuned through prompt embeddings."""
+    """A CLIP of open_clip; its text tower can be tuned through prompt embeddings.
 
-    prompt_tuning = True
+    It takes `clip` over: the module is put into evaluation mode and frozen.
+    """
 
     def __init__(self, name: str, clip: Any, tokenizer: Any, **options: Any) -> None:
-        settings = dict(getattr(clip.visual, "preprocess_cfg", {}))
-        size = settings.get("size", clip.visual.image_size)
-        size = size[0] if isinstance(size, (tuple, list)) else size
-        defaults = Preprocess(size)
-        transform = Preprocess(
-            size,
-            tuple(settings.get("mean") or defaults.mean),
-            tuple(settings.get("std") or defaults.std),
-            squash=settings.get("resize_mode") == "squash",
-        )
-        bias = getattr(clip, "logit_bias", None)
+        transform = _preprocess(name, clip.visual)
+        self.clip = clip.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
         text = getattr(clip, "text", clip)
-        projection = text.text_projection
-        dim = projection.out_features if isinstance(projection, nn.Linear) else projection.shape[1]
+        # An appended class token or a mask made from the ids is more than embeddings can carry.
+        self.prompt_tuning = hasattr(text, "token_embedding") and not (
+            getattr(text, "cls_emb", None) is not None or getattr(text, "use_pad_mask", False)
+        )
+        if getattr(clip.visual, "output_tokens", False):
+            clip.visual.output_tokens = False  # CoCa's tower would hand out its tokens as well
+        device = next(clip.parameters()).device
+        with torch.no_grad():
+            dim = clip.encode_text(tokenizer(["a"]).to(device)).shape[-1]
+        bias = getattr(clip, "logit_bias", None)
         super().__init__(
             name,
             clip.visual,
@@ -51,18 +55,16 @@ class OpenCLIP(VLM):
             std=transform.std,
             **options,
         )
-        self.clip = clip.eval().requires_grad_(False)
-        self.tokenizer = tokenizer
 
     def towers(self) -> list[nn.Module]:
         return [self.clip]
 
     @torch.no_grad()
     def encode_text(self, prompts: Sequence[str]) -> Tensor:
-        parts = [
-            self.clip.encode_text(self.tokenizer(list(prompts[i : i + CHUNK])).to(self.device), normalize=True).float()
-            for i in range(0, len(prompts), CHUNK)
-        ]
+        parts = []
+        for i in range(0, len(prompts), CHUNK):
+            tokens = self.tokenizer(list(prompts[i : i + CHUNK])).to(self.device)
+            parts.append(functional.normalize(self.clip.encode_text(tokens).float(), dim=-1))
         return torch.cat(parts)
 
     def embed(self, prompts: Sequence[str]) -> tuple[Tensor, Tensor]:
@@ -75,163 +77,171 @@ class OpenCLIP(VLM):
 
         text = self._text_transformer()
         kind = text.transformer.get_cast_dtype()
-        x = embeddings.to(kind) + text.positional_embedding[: embeddings.shape[1]].to(kind)
-        mask = None if text.attn_mask is None else text.attn_mask[: x.shape[1], : x.shape[1]]
+        length = embeddings.shape[1]
+        x = embeddings.to(kind) + text.positional_embedding[:length].to(kind)
+        mask = None if text.attn_mask is None else text.attn_mask[:length, :length]
         x = text.ln_final(text.transformer(x, attn_mask=mask))
-        pool = getattr(text, "text_pool_type", None) or text.pool_type
-        x = text_global_pool(x, tokens, pool, eos_token_id=getattr(text, "text_eos_id", None))
-        if text.text_projection is not None:
-            project = text.text_projection
+        if text is self.clip:
+            pool, end = text.text_pool_type, getattr(text, "text_eos_id", None)
+        else:
+            pool, end = text.pool_type, getattr(text, "eos_id", None)
+        x = text_global_pool(x, tokens, pool, eos_token_id=end)
+        project = text.text_projection
+        if project is not None:
             x = project(x) if isinstance(project, nn.Linear) else x @ project
-        return F.normalize(x.float(), dim=-1)
+        return functional.normalize(x.float(), dim=-1)
 
     def _text_transformer(self) -> Any:
-        text = getattr(self.clip, "text", self.clip)
-        if not hasattr(text, "token_embedding") or getattr(text, "cls_emb", None) is not None:
+        if not self.prompt_tuning:
             raise NotImplementedError(self._no_prompts())
-        return text
+        return getattr(self.clip, "text", self.clip)
+
+
+def _preprocess(name: str, visual: Any) -> Preprocess:
+    given: dict[str, Any] = getattr(visual, "preprocess_cfg", {})
+    size = given.get("size") or visual.image_size
+    height, width = size if isinstance(size, (tuple, list)) else (size, size)
+    mode = given.get("resize_mode") or "shortest"
+    if height != width or mode not in ("shortest", "squash"):
+        raise ValueError(
+            f"model {name!r} takes {height} x {width} pixels resized by {mode!r}: only square "
+            "images, resized by 'shortest' or 'squash', are supported; choose another model."
+        )
+    return Preprocess(
+        height,
+        tuple(given.get("mean") or CLIP_MEAN),
+        tuple(given.get("std") or CLIP_STD),
+        squash=mode == "squash",
+        interpolation=given.get("interpolation") or "bicubic",
+    )
 
 
 def load_open_clip(target: str, name: str) -> OpenCLIP:
-    """`NAME/TAG`: an architecture of open_clip and a pretrained tag, or the path of a weight file."""
+    """`NAME/TAG`: an architecture of open_clip and a pretrained tag, or the path of a file."""
     import_torchvision()
     import open_clip
 
     architecture, _, tag = target.partition("/")
-    if architecture not in open_clip.list_models():
-        raise ValueError(unknown("open_clip architecture", architecture, open_clip.list_models()))
+    known = open_clip.list_models()
+    if architecture not in known:
+        near = get_close_matches(architecture, known, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise ValueError(
+            f"unknown open_clip architecture {architecture!r}: {hint}open_clip.list_models() "
+            f"names all {len(known)}."
+        )
+    tags = open_clip.list_pretrained_tags_by_model(architecture)
     if not tag:
-        tags = open_clip.list_pretrained_tags_by_model(architecture)
         raise ValueError(
-            f"model 'open_clip:{architecture}' lacks the weights: write open_clip:{architecture}/TAG with one of "
-            f"{', '.join(tags) or 'no published tags'}, or the path of a weight file."
+            f"model 'open_clip:{architecture}' lacks its weights: write open_clip:{architecture}/"
+            f"TAG with one of {', '.join(tags) or '(none published)'}, or the path of a file."
         )
-    if tag == "openai" and not architecture.endswith("quickgelu"):
-        raise ValueError(
-            f"OpenAI's weights were trained with the quick GELU, which open_clip:{architecture} lacks: "
-            f"write open_clip:{architecture}-quickgelu/openai."
-        )
-    path = Path(tag)
-    if path.exists():
-        clip = open_clip.create_model(architecture, load_weights=False)
-        load_state(clip, read_state(path), path)
-    elif tag in open_clip.list_pretrained_tags_by_model(architecture):
-        clip = open_clip.create_model(architecture, pretrained=tag)
-    else:
-        tags = open_clip.list_pretrained_tags_by_model(architecture)
-        raise ValueError(unknown(f"pretrained tag of {architecture}", tag, tags))
+    quick = bool(open_clip.get_model_config(architecture).get("quick_gelu", False))
+    if tag in tags:
+        published = open_clip.get_pretrained_cfg(architecture, tag)
+        _check_activation(architecture, tag, quick, bool(published.get("quick_gelu", False)))
+        try:
+            clip = open_clip.create_model(architecture, pretrained=tag)
+            tokenizer = open_clip.get_tokenizer(architecture)
+        except (RuntimeError, OSError) as error:
+            raise OSError(
+                f"the weights of open_clip:{architecture}/{tag} could not be fetched "
+                f"({reason(error)}): check the network, or download the file and write "
+                f"open_clip:{architecture}/PATH."
+            ) from error
+        return OpenCLIP(name, clip, tokenizer)
+    if not Path(tag).exists():
+        raise ValueError(unknown(f"pretrained tag of {architecture}", tag, [*tags, "PATH"]))
+    state = read_state(Path(tag))
+    if MARKS[0] in state:
+        _check_activation(architecture, tag, quick, True)
+    clip = build(open_clip.get_model_config(architecture))
+    clip.visual.preprocess_cfg = _published_preprocess(architecture)
+    load_state(clip, state, Path(tag))
     return OpenCLIP(name, clip, open_clip.get_tokenizer(architecture))
 
 
+def _check_activation(architecture: str, tag: str, have: bool, need: bool) -> None:
+    """open_clip only warns, and the accuracy is then some points lower."""
+    if have == need:
+        return
+    other = f"{architecture}-quickgelu" if need else architecture.removesuffix("-quickgelu")
+    raise ValueError(
+        f"the weights {tag} were trained {'with' if need else 'without'} the quick GELU, which "
+        f"open_clip:{architecture} {'has' if have else 'lacks'}: write open_clip:{other}/{tag}."
+    )
+
+
+def _published_preprocess(architecture: str) -> dict[str, Any]:
+    """The preprocessing that all published weights of an architecture share, if they do."""
+    import open_clip
+
+    found: list[dict[str, Any]] = []
+    for tag in open_clip.list_pretrained_tags_by_model(architecture):
+        published = open_clip.get_pretrained_cfg(architecture, tag)
+        keys = ("mean", "std", "interpolation", "resize_mode")
+        found.append({key: published.get(key) for key in keys})
+    return found[0] if found and all(one == found[0] for one in found) else {}
+
+
 def load_checkpoint(path: Path) -> OpenCLIP:
-    """A weight file whose architecture is read off its tensors, or a folder with `open_clip_config.json`."""
+    """A weight file, its architecture found by shapes, or a folder with `open_clip_config.json`."""
     import_torchvision()
     import open_clip
 
+    from bayestta.backends.mini import CONFIGS
+
     if path.is_dir():
-        config, weights = path / "open_clip_config.json", path / "open_clip_model.safetensors"
-        if not (config.exists() and weights.exists()):
-            raise ValueError(f"{path} has no {config.name} with {weights.name}: give a weight file, or write hf:{path}.")
-        settings = json.loads(config.read_text())
-        clip = open_clip.CLIP(**settings["model_cfg"])
-        open_clip.model.set_model_preprocess_cfg(clip, settings.get("preprocess_cfg", {}))
-        state = read_state(weights)
-    else:
-        state = read_state(path)
-        clip = open_clip.CLIP(**infer_architecture(state, path))
+        return _load_folder(path)
+    state = read_state(path)
+    known = {name: open_clip.get_model_config(name) for name in open_clip.list_models()}
+    name, config = infer_architecture(state, path, {**known, **CONFIGS})
+    clip = build(config)
     load_state(clip, state, path)
-    return OpenCLIP(str(path), clip, open_clip.SimpleTokenizer(context_length=clip.context_length))
-
-
-def read_state(path: Path) -> dict[str, Tensor]:
-    """The tensors of a .safetensors file or of a state dict; no code of the file is run."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            if any(entry.endswith("constants.pkl") for entry in archive.namelist()):
-                raise ValueError(
-                    f"{path} is a TorchScript archive, which runs code when it is loaded: where you trust it, convert it "
-                    "once with safetensors.torch.save_file(torch.jit.load(PATH).state_dict(), 'clip.safetensors')."
-                )
-    try:
-        if path.suffix == ".safetensors":
-            state: Any = load_file(path)
-        else:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, RuntimeError, EOFError, pickle.UnpicklingError, OSError, ValueError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(
-            f"{path} ({path.stat().st_size} bytes) holds no readable weights ({first[:150]}): download it again, or "
-            "save it as .safetensors."
-        ) from error
-    state = state.get("state_dict", state)
-    state = {key.removeprefix("module."): value for key, value in state.items() if isinstance(value, Tensor)}
-    if state.get("input_resolution") is not None:  # OpenAI's own archives name these as tensors
-        state["_openai"] = state.pop("input_resolution")
-        state = {k: v for k, v in state.items() if k not in ("context_length", "vocab_size")}
-    return state
-
-
-def infer_architecture(state: dict[str, Tensor], path: Path) -> dict[str, Any]:
-    """open_clip's settings of a CLIP from the shapes of its tensors; only OpenAI's own files use the quick GELU."""
-    if "text_projection" not in state or not {"visual.proj", "visual.attnpool.c_proj.weight"} & state.keys():
-        raise ValueError(
-            f"{path} has {len(state)} tensors that are no CLIP with a ViT or ResNet tower: name the architecture, as in "
-            f"open_clip:NAME/{path}."
-        )
-    if "visual.proj" in state:
-        patch = state["visual.conv1.weight"].shape[-1]
-        width = state["visual.conv1.weight"].shape[0]
-        grid = round((state["visual.positional_embedding"].shape[0] - 1) ** 0.5)
-        vision: dict[str, Any] = {
-            "layers": _blocks(state, "visual.transformer.resblocks.", 3),
-            "width": width,
-            "patch_size": patch,
-            "image_size": grid * patch,
-            "head_width": 64 if width % 64 == 0 else 32,
-        }
+    if name in known:
+        tokenizer = open_clip.get_tokenizer(name)
     else:
-        grid = round((state["visual.attnpool.positional_embedding"].shape[0] - 1) ** 0.5)
-        vision = {
-            "layers": [_blocks(state, f"visual.layer{i}.", 2) for i in (1, 2, 3, 4)],
-            "width": state["visual.layer1.0.conv1.weight"].shape[0],
-            "patch_size": None,
-            "image_size": grid * 32,
-        }
-    width = state["ln_final.weight"].shape[0]
-    text = {
-        "context_length": state["positional_embedding"].shape[0],
-        "vocab_size": state["token_embedding.weight"].shape[0],
-        "width": width,
-        "heads": max(1, width // (64 if width % 64 == 0 else 32)),
-        "layers": _blocks(state, "transformer.resblocks.", 2),
-    }
-    return {
-        "embed_dim": state["text_projection"].shape[1],
-        "vision_cfg": vision,
-        "text_cfg": text,
-        "quick_gelu": "_openai" in state,
-    }
+        tokenizer = open_clip.SimpleTokenizer(context_length=clip.context_length)
+    return OpenCLIP(str(path), clip, tokenizer)
 
 
-def _blocks(state: dict[str, Tensor], prefix: str, position: int) -> int:
-    return len({key.split(".")[position] for key in state if key.startswith(prefix)})
+def _load_folder(path: Path) -> OpenCLIP:
+    import open_clip
 
-
-def load_state(clip: nn.Module, state: dict[str, Tensor], path: Path) -> None:
-    """Load strictly, with one sentence on what does not fit."""
-    state = {key: value.float() for key, value in state.items() if key != "_openai"}
-    want = clip.state_dict()
-    state.setdefault("logit_scale", want["logit_scale"])
-    missing = sorted(want.keys() - state.keys() - {k for k in want if k.endswith("num_batches_tracked")})
-    extra = sorted(state.keys() - want.keys())
-    other = sorted(k for k in want.keys() & state.keys() if want[k].shape != state[k].shape)
-    if missing or extra or other:
-        shown = ", ".join((missing + extra + other)[:3])
+    weights = next((path / file for file in FILES if (path / file).exists()), None)
+    if weights is None or not (path / "open_clip_config.json").exists():
         raise ValueError(
-            f"{path} is a checkpoint of another model: {len(missing)} tensors missing, {len(extra)} unknown, {len(other)} "
-            f"of another shape (first: {shown}): name its own architecture, as in open_clip:NAME/{path}."
+            f"{path} has no open_clip_config.json beside one of {', '.join(FILES)}: give a weight "
+            f"file, or write hf:{path} for a folder of transformers."
         )
-    clip.load_state_dict(state, strict=False)
+    try:
+        settings = json.loads((path / "open_clip_config.json").read_text(encoding="utf-8"))
+        clip = build(settings["model_cfg"])
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path / 'open_clip_config.json'} does not describe a model ({error!r}): take the "
+            "file that was published with the weights."
+        ) from error
+    clip.visual.preprocess_cfg = settings.get("preprocess_cfg", {})
+    load_state(clip, read_state(weights), weights)
+    text = settings["model_cfg"]["text_cfg"]
+    if text.get("hf_tokenizer_name"):
+        tokenizer = open_clip.get_tokenizer(f"local-dir:{path}")
+    else:
+        tokenizer = open_clip.SimpleTokenizer(context_length=clip.context_length)
+    return OpenCLIP(str(path), clip, tokenizer)
+
+
+def build(config: dict[str, Any]) -> Any:
+    """An untrained model from open_clip's settings; nothing is downloaded."""
+    import open_clip
+
+    config = copy.deepcopy(config)
+    if "timm_model_name" in config["vision_cfg"]:
+        config["vision_cfg"]["timm_model_pretrained"] = False
+    if "hf_model_name" in config["text_cfg"]:
+        config["text_cfg"]["hf_model_pretrained"] = False
+    custom = config.pop("custom_text", False) or "hf_model_name" in config["text_cfg"]
+    if "multimodal_cfg" in config:
+        return open_clip.CoCa(**config)
+    return (open_clip.CustomTextCLIP if custom else open_clip.CLIP)(**config)

@@ -56,6 +56,8 @@ class Folder(Data):
         when the picture was taken, else the date of the file).
     templates
         Prompts with a place {} for the class name.
+    flat
+        One domain of all images, whatever their folders, so that `sort` orders the whole.
 
     Citation: none, the images are yours
     Licence: none, the images are yours
@@ -71,6 +73,7 @@ class Folder(Data):
         classes: Sequence[str] | str | os.PathLike[str] | None = None,
         sort: str = "name",
         templates: Sequence[str] | None = None,
+        flat: bool = False,
     ) -> None:
         from bayestta.text import check_names, check_templates
         from bayestta.text import templates as template_set
@@ -91,6 +94,8 @@ class Folder(Data):
             self.skipped = [f"{path}: lies in no class folder" for path in sorted(stray)]
         else:
             names, found = _names(classes), _unlabelled(folder)
+        if flat:
+            found = {ONE_DOMAIN: [pair for pairs in found.values() for pair in pairs]}
         self.classes, self.domains = check_names(names), list(found)
         self._domains = {domain: self._domain(pairs) for domain, pairs in found.items()}
 

@@ -1,0 +1,69 @@
+# Everything runs in .venv, which is made on first use. `make help` lists the targets.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Test processes, of one thread each: more threads than cores only get in each other's way.
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint bench mini mini-rn mini-vit data clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/.installed ## zero-shot against BayesTTA on two streams that drift; writes demo.html
+	@$(BIN)/bayestta demo
+
+test: $(VENV)/.installed-dev data ## the tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
+
+check: lint test ## ruff, mypy, import contracts and the tests
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed-dev data ## speed and memory, as ratios in one run
+	@for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python "$$script" || exit 1; done
+
+mini: $(VENV)/.installed data ## train the embedded mini models; run again to go on after a stop
+	@$(MAKE) -j2 mini-rn mini-vit
+
+mini-rn mini-vit: $(VENV)/.installed
+	$(BIN)/python training/train_mini.py $@
+
+data: $(VENV)/.installed
+	@$(BIN)/bayestta data get cifar10 mnist
+
+clean: ## remove caches and build products; .venv and the data stay
+	rm -rf build dist demo.html .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find src tests training benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch comes first, alone and pinned: resolved with the rest, pip may pick a build with gigabytes
+# of CUDA libraries.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@test -x $(BIN)/pip || $(MAKE) --no-print-directory venv
+	@echo "Installing torch into $(VENV): once, some minutes …"
+	@$(PIP) torch
+	@echo "Installing bayestta and what it needs …"
+	@$(PIP) -e '.[lit]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	@echo "Installing the tools for tests …"
+	@$(PIP) -e '.[lit,dev]'
+	@touch $@
+
+.PHONY: venv
+venv:
+	@for python in $(PYTHON) python3.11 python3.12 python3.13 python3.10 python3; do \
+		if $$python -c 'import sys, venv, ensurepip; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' \
+			2>/dev/null; then \
+			echo "Making $(VENV) with $$($$python --version) …"; exec $$python -m venv $(VENV); \
+		fi; \
+	done; \
+	echo "No Python 3.10 to 3.13 with venv found: install one (Debian: python3-venv), or name it with" \
+		"make PYTHON=/path/to/python3" >&2; exit 1

@@ -1,0 +1,357 @@
+"""BayesTTA, in the order of the paper: sketch, homogeneity test, statistics, discriminants and fusion, refinement.
+
+What sets the default, the released code and the paper's equations apart are settings (presets.py), not branches: the
+steps below read them one by one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from bayestta import stats
+from bayestta.adapter import Adapter, register
+from bayestta.covariance import box_m, pca, pca_basis, shrink, soft_covariances
+from bayestta.gda import log_discriminant
+from bayestta.guard import Guard
+from bayestta.model import VLM
+from bayestta.norms import norm_parameters
+from bayestta.presets import Settings, settings
+from bayestta.stats import GaussianStats
+from bayestta.tuned import Tuned
+
+COMPONENTS = 10  # principal components of the homogeneity test
+SAMPLES_A_DIMENSION = 10  # evidence that every class must have before a covariance of its own is estimated
+PROBE = 8  # one image in eight also goes through the pristine tower, for the guard
+STEADY = 32  # samples over which spreads are smoothed: matters for small batches only
+GOOD_EVERY = 4  # healthy steps between two snapshots
+
+
+@register
+class BayesTTA(Adapter):
+    """Adapt by Gaussian discriminant analysis of the features and small updates of the norms.
+
+    Parameters
+    ----------
+    preset
+        `default`, `released` (the authors' code) or `paper` (its equations).
+    changes
+        Any field of `presets.Settings`, over the preset.
+
+    >>> from bayestta import load_model
+    >>> adapter = BayesTTA(load_model("mini-rn"), ["cat", "dog"], ["a photo of a {}."], alpha=1.0)
+    >>> adapter.adapt(torch.zeros(4, 3, 64, 64)).shape
+    torch.Size([4, 2])
+    """
+
+    name = "bayestta"
+    title = "BayesTTA"
+    citation = (
+        "Cui et al., BayesTTA: Continual-Temporal Test-Time Adaptation for Vision-Language Models via Gaussian "
+        "Discriminant Analysis, arXiv 2507.08607, 2025"
+    )
+    tunes = "norms of the image tower; Gaussian statistics of the features"
+    cost = "1 forward + 1 backward to the norms an image (+ 1/8 forward for the guard)"
+    fidelity = "preset=released follows the authors' code, preset=paper the equations; the default is our best form"
+    growing: ClassVar[tuple[str, ...]] = ("@", "good/", "probe/", "basis")
+
+    def __init__(
+        self,
+        model: VLM,
+        names: Sequence[str],
+        templates: Sequence[str],
+        *,
+        seed: int = 0,
+        preset: str = "default",
+        **changes: Any,
+    ) -> None:
+        self.preset, self.set = preset, settings(preset, **changes)
+        start = norm_parameters(model.visual, self.set.norm_rule) if self.set.refine else {}
+        if self.set.refine and not start:
+            raise ValueError(
+                f"model {model.name!r} has no norm layers to refine, as cached features have no tower: use refine=False."
+            )
+        self.tuned = Tuned(start, lambda tensors: torch.optim.Adam(tensors, lr=self.set.lr * 0.1**self.returns))
+        super().__init__(model, names, templates, seed=seed)
+
+    returns = 0  # how often the guard stepped back
+
+    @classmethod
+    def schema(cls) -> dict[str, inspect.Parameter]:
+        kind = inspect.Parameter.KEYWORD_ONLY
+        given = {f.name: inspect.Parameter(f.name, kind, default=f.default, annotation=f.type) for f in fields(Settings)}
+        return {"preset": inspect.Parameter("preset", kind, default="default", annotation="str"), **given}
+
+    def hyper(self) -> dict[str, Any]:
+        found = {"preset": self.preset, **asdict(self.set)}
+        return {key: None if value == math.inf else value for key, value in found.items()}
+
+    def restart(self) -> None:
+        super().restart()
+        self.returns = 0
+        self.tuned.restart()
+        forced = self.set.test if self.set.test in stats.STRUCTURES else None
+        self.structure: str | None = forced  # None until the test has spoken
+        self.outcome: dict[str, Any] = {"test": self.set.test, "forced": True} if forced else {"test": self.set.test}
+        self.stats = self._statistics(forced or "shared")
+        self.basis: Tensor | None = None  # (D,d) principal components of the first batch
+        self.probe: GaussianStats | None = None  # the classes in these components, for the default's test
+        self.spread = self.text.new_zeros(2).double()  # of sketch and discriminants over the classes
+        self.sharpness = 1.0  # spread of the answer over that of the sketch
+        self.watch = Guard(len(self.names))
+        self.events: list[dict[str, Any]] = []
+        self.good = self._core()
+
+    def _statistics(self, structure: str) -> GaussianStats:
+        return GaussianStats(  # Eq. 17: means start at the text prototypes, worth one sample
+            self.text,
+            structure=structure,
+            centre=self.set.centre,
+            prior_scatter=self.set.prior_scatter,
+            epsilon=self.set.epsilon,
+            wide=self.text.dtype,
+        )
+
+    # --- one step ---
+
+    def _adapt(self, x: Tensor) -> Tensor:
+        with torch.set_grad_enabled(self.set.refine):
+            z = self.model.encode_image(x, self.tuned)
+            sketch = self.model.logits(z, self.text)  # Eq. 6
+        features, self.sketch = z.detach(), sketch.detach()
+        self._choose_structure(features)
+        self._estimate(features)
+        answer = self._fuse(features, self.sketch, remember=True)
+        self.record = {"structure": self.structure or "shared", **self.outcome}
+        if self.set.guard and (safe := self._guarded(x, answer)) is not None:
+            return safe
+        if self.set.refine:
+            self._refine(sketch, answer)
+        return answer
+
+    def _predict(self, x: Tensor) -> Tensor:
+        z = self.model.encode_image(x, self.tuned)
+        return self._fuse(z, self.model.logits(z, self.text))
+
+    # --- covariance homogeneity test ---
+
+    def _choose_structure(self, z: Tensor) -> None:
+        if self.structure is not None:
+            return
+        if self.set.test == "box":
+            self._test_evidence(z)
+            return
+        self.structure = "shared"  # the published forms: once, on the first batch
+        if min(z.shape) < COMPONENTS:
+            self.outcome |= {"usable": False, "reason": f"{len(z)} images have no {COMPONENTS} principal components"}
+            return
+        assert self.sketch is not None
+        ridge = 1e-6 if self.set.test == "released" else 0.0
+        outcome = box_m(*soft_covariances(pca(z, COMPONENTS), self.sketch.softmax(1), ridge), form=self.set.test)
+        self.outcome |= outcome.record()
+        if outcome.rejects:
+            self.structure = "per-class"
+            self.stats = self._statistics("per-class")
+
+    def _test_evidence(self, z: Tensor) -> None:
+        """Box's test on all that was seen; acted on once every class can carry a covariance of its own."""
+        if self.probe is None or self.basis is None:
+            return
+        count = self.probe.count
+        unbiased = self.probe.scatter / (count - 1).clamp_min(1e-9)[:, None, None]
+        outcome = box_m(count, unbiased, form="box")
+        self.outcome |= outcome.record()
+        K, D = self.stats.mean.shape
+        enough = float(self.stats.seen.min()) >= SAMPLES_A_DIMENSION * D
+        fits = K * D * D * self.text.dtype.itemsize <= stats.BUDGET_BYTES
+        self.outcome["waits"] = not enough
+        if not (outcome.usable and enough):
+            return
+        self.structure = "per-class" if outcome.rejects and fits else "shared"
+        if self.structure == "per-class":  # no jump: each class starts from the shared covariance
+            shared, self.stats = self.stats, self._statistics("per-class")
+            self.stats.count, self.stats.mean = shared.count, shared.mean
+            self.stats.scatter = (self.stats.weight[:, None, None] * shared.covariance()).to(self.stats.wide)
+
+    # --- debiased temporal distribution estimation ---
+
+    def _estimate(self, z: Tensor) -> None:
+        responsibilities = self._responsibilities(z)  # Eq. 18
+        if self.set.window:
+            self.stats = self._statistics(self.stats.structure)
+        if self.set.half_life < math.inf:
+            self.stats.forget(0.5 ** (len(z) / self.set.half_life))
+        self.stats.update(z, responsibilities)  # Eqs. 19 to 22
+        if self.set.write_back:  # the arrow of Eq. 23
+            weight = self.stats.weight.to(self.stats.scatter.dtype)[..., None, None]
+            self.stats.scatter = self._covariance() * weight
+        if self.set.test == "box" and self.structure is None:
+            self._probe(z, responsibilities)
+
+    def _responsibilities(self, z: Tensor) -> Tensor:
+        assert self.sketch is not None
+        if self.set.responsibilities == "posterior":
+            return self._discriminants(z).softmax(1)
+        fused = self.set.responsibilities == "fused" and not self.set.window
+        logits = self._fuse(z, self.sketch) if fused else self.sketch
+        return (logits / self.set.softness).softmax(1)
+
+    def _probe(self, z: Tensor, responsibilities: Tensor) -> None:
+        if self.basis is None:
+            if min(z.shape) < COMPONENTS:
+                return
+            self.basis = pca_basis(z, COMPONENTS)
+        if self.probe is None:
+            start = self.text.new_zeros(len(self.names), COMPONENTS)
+            self.probe = GaussianStats(start, structure="per-class", prior_count=0.0, wide=torch.float64)
+        self.probe.update(z.double() @ self.basis, responsibilities)
+
+    def _covariance(self) -> Tensor:
+        return shrink(self.stats.covariance(), self.set.shrinkage, self.set.variance or None)  # Eq. 23
+
+    # --- sketch refinement by discriminant analysis ---
+
+    def _discriminants(self, z: Tensor) -> Tensor:
+        """Eq. 25, in the precision of the features."""
+        prior = self.stats.proportion.log()
+        if self.set.class_prior == "uniform":
+            prior = torch.full_like(prior, -math.log(len(self.names)))
+        rtol = (self.set.pinv_rtol or z.shape[1] * torch.finfo(torch.float32).eps) if self.set.truncate else None
+        return log_discriminant(z, self.stats.mean, self._covariance(), prior, rtol=rtol).to(z.dtype)
+
+    def _fuse(self, z: Tensor, sketch: Tensor, *, remember: bool = False) -> Tensor:
+        """Eq. 27: the sketch plus alpha times the discriminants, in the units that `units` names."""
+        base = sketch if self.set.units != "cosine" else (sketch - self.model.bias) / self.model.scale
+        seen = float(self.stats.seen.sum())
+        if seen <= 0:
+            return base
+        score = self._discriminants(z)
+        alpha = self.set.alpha * 0.5**self.returns * seen / (seen + self.set.caution)
+        if self.set.units == "spread":
+            score = score - score.mean(1, keepdim=True)
+            share = len(z) / (len(z) + STEADY) if self.spread[0] > 0 else 1.0
+            now = torch.stack([sketch.std(1).mean(), score.std(1).mean()]).double()
+            spread = torch.lerp(self.spread, now, share)
+            alpha = alpha * float(spread[0] / spread[1].clamp_min(1e-12))
+            if remember:
+                self.spread = spread
+        fused = alpha * score if self.set.fusion == "gda" else base + alpha * score
+        if remember:
+            share = len(z) / (len(z) + STEADY) if self.steps else 1.0
+            self.sharpness += share * (float(fused.std(1).mean() / sketch.std(1).mean().clamp_min(1e-12)) - self.sharpness)
+        return fused
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Softmax at the temperature that makes answers as sharp on average as the sketch, times `temperature`."""
+        return (logits.float() / (self.set.temperature * self.sharpness)).softmax(1)
+
+    def _refine(self, sketch: Tensor, answer: Tensor) -> None:
+        """Eqs. 29 and 30: cross-entropy of the sketch against the fixed answer, one smoothed step of the norms."""
+        if self.set.units == "cosine":
+            sketch = (sketch - self.model.bias) / self.model.scale
+        target = self.probabilities(answer).to(sketch.dtype) if self.set.units == "spread" else answer.softmax(1)
+        loss = -(target * sketch.log_softmax(1)).sum(1).mean()
+        self.tuned.step(loss, keep=self.set.beta)
+
+    # --- guard ---
+
+    def _guarded(self, x: Tensor, answer: Tensor) -> Tensor | None:
+        """Compare with the pristine model; on collapse go back to the last good state and answer from there."""
+        chosen = slice(None)
+        if self.set.refine:
+            chosen = slice(self.steps % min(PROBE, len(x)), None, PROBE)
+            with torch.no_grad():
+                plain = self.model.logits(self.model.encode_image(x[chosen]), self.text)
+        else:
+            assert self.sketch is not None
+            plain = self.sketch
+        signs = self.watch.step(self.probabilities(answer[chosen]), plain.softmax(1))
+        self.record["guard"] = signs
+        if signs["collapse"]:
+            self.events.append({"step": self.steps, "reason": signs["collapse"]})
+            returns = self.returns + 1
+            self._load_core(self.good)
+            self.returns = returns  # slower and less trusting from here on
+            self.tuned.restart(optimiser_only=True)
+            self.watch.restart()
+            with torch.no_grad():
+                return self._predict(x)
+        if signs["healthy"] and self.steps % GOOD_EVERY == 0:
+            self.good = self._core()
+        return None
+
+    def summary(self) -> dict[str, Any]:
+        covariance = {"structure": self.structure or "shared", "decided": self.structure is not None, **self.outcome}
+        return {
+            "covariance": covariance,
+            "guard": {"on": self.set.guard, "returns": len(self.events), "events": self.events[-20:]},
+        }
+
+    # --- state ---
+
+    def _core(self) -> dict[str, Tensor]:
+        """What the guard restores."""
+        state = self.tuned.state_dict("tuned/")
+        state |= {f"stats/{key}": value for key, value in self.stats.state_dict().items()}
+        state["spread"] = self.spread.clone()
+        state["sharpness"] = torch.tensor(self.sharpness, dtype=torch.float64)
+        state["structure"] = torch.tensor(-1 if self.structure is None else stats.STRUCTURES.index(self.structure))
+        return state
+
+    def _load_core(self, state: Mapping[str, Tensor]) -> None:
+        code = int(state["structure"])
+        self.structure = None if code < 0 else stats.STRUCTURES[code]
+        self.stats = self._statistics(self.structure or "shared")
+        self.stats.load_state_dict({key: state[f"stats/{key}"] for key in ("count", "mean", "scatter")})
+        self.tuned.load_state_dict(state, "tuned/")
+        self.spread, self.sharpness = state["spread"].clone(), float(state["sharpness"])
+
+    def state_dict(self) -> dict[str, Tensor]:
+        state = {**super().state_dict(), **self._core(), "watch": self.watch.sums.clone()}
+        state |= {f"good/{key}": value for key, value in self.good.items()}
+        said = json.dumps({"returns": self.returns, "events": self.events, "outcome": self.outcome}).encode()
+        state["said"] = torch.frombuffer(bytearray(said), dtype=torch.uint8).clone()
+        if self.basis is not None and self.probe is not None:
+            state["basis"] = self.basis.clone()
+            state |= {f"probe/{key}": value for key, value in self.probe.state_dict().items()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        super().load_state_dict(state)
+        said = json.loads(bytes(state["said"].tolist()).decode())
+        self.returns, self.events, self.outcome = said["returns"], said["events"], said["outcome"]
+        self._load_core(state)
+        self.watch.sums = state["watch"].clone()
+        self.good = {key.removeprefix("good/"): value.clone() for key, value in state.items() if key.startswith("good/")}
+        self.basis, self.probe = None, None
+        if "basis" in state:
+            self.basis = state["basis"].clone()
+            start = self.text.new_zeros(len(self.names), COMPONENTS)
+            self.probe = GaussianStats(start, structure="per-class", prior_count=0.0, wide=torch.float64)
+            self.probe.load_state_dict({key: state[f"probe/{key}"] for key in ("count", "mean", "scatter")})
+
+    def _merge(self, other: BayesTTA) -> None:
+        if other.samples == 0:
+            return
+        if self.samples == 0:  # nothing of one's own yet
+            self.load_state_dict(other.state_dict())
+            self.samples, self.steps = 0, 0
+            return
+        if self.stats.structure != other.stats.structure:
+            raise ValueError(
+                f"one adapter chose the {self.stats.structure} covariance, the other the {other.stats.structure} one: "
+                "force the same with test='shared' or test='per-class'."
+            )
+        share = other.samples / (self.samples + other.samples)
+        self.stats.merge(other.stats)
+        self.tuned.merge(other.tuned, self.samples, other.samples)
+        self.spread = torch.lerp(self.spread, other.spread, share)
+        self.sharpness += share * (other.sharpness - self.sharpness)
+        self.good = self._core()

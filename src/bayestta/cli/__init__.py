@@ -1,0 +1,15 @@
+"""The command line; torch and the rest are imported by the command that needs them."""
+
+from __future__ import annotations
+
+from bayestta.cli.app import app
+
+# Each file adds its commands to the app; the order is that of `bayestta --help`.
+from bayestta.cli import demo, run, predict, report, listing, data  # isort: skip
+
+__all__ = ["app", "data", "demo", "listing", "main", "predict", "report", "run"]
+
+
+def main() -> None:
+    """The entry point of the `bayestta` command."""
+    app(prog_name="bayestta")

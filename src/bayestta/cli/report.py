@@ -1,0 +1,57 @@
+"""`bayestta report`: results as a table or a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bayestta.cli import jobs
+from bayestta.cli.app import Quiet, app, examples, screen
+
+
+@app.command(
+    epilog=examples(
+        "bayestta report runs/*.json",
+        "bayestta report runs/*.json --out report.html",
+        "bayestta report zero-shot.json bayestta.json --out table.md --out table.tex",
+    )
+)
+def report(
+    ctx: typer.Context,
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILES", help="What `bayestta run --out` wrote.")
+    ],
+    out: Annotated[
+        list[Path] | None,
+        typer.Option("--out", "-o", help="A file ending in .html, .md, .tex, .csv or .txt."),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Compare results in a table or a page.
+
+    Without --out the table is printed; with it, its ending says what to write.
+    """
+    show = screen(ctx, quiet)
+
+    from bayestta.names import unknown
+    from bayestta.report import SUFFIXES, render_table, write_report
+    from bayestta.result import Result
+
+    for path in out or []:  # all of them, before the first is written
+        jobs.check_out(path)
+        if path.suffix.lower() not in SUFFIXES:
+            raise ValueError(unknown("ending of a report", path.suffix or path.name, SUFFIXES))
+    missing = [str(path) for path in files if not path.is_file()]
+    if missing:
+        raise FileNotFoundError(
+            f"{len(missing)} of {len(files)} files are not there ({', '.join(missing[:3])}): "
+            "pass files that `bayestta run --out` wrote."
+        )
+    results = [Result.load(path) for path in files]
+    if not out:
+        show.say(render_table(results, "terminal").rstrip("\n"))
+    for path in out or []:
+        write_report(results, path)
+        show.say(str(path))

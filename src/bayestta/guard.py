@@ -1,0 +1,74 @@
+"""A label-free guard: notices when an adapter collapses, by what it answers against the zero-shot sketch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def effective_classes(mean: Tensor) -> float:
+    """exp of the entropy of a class distribution: K when it is even, 1 when one class takes all.
+
+    >>> effective_classes(torch.tensor([0.5, 0.5, 0.0]))
+    2.0
+    """
+    return math.exp(float(torch.special.entr(mean.double()).sum()))
+
+
+@dataclass
+class Guard:
+    """Running evidence of collapse over about `memory` samples.
+
+    Three numbers a step, each of the answer against the zero-shot sketch of the same images: how often they agree, the
+    mean entropy, and the effective number of predicted classes. Collapse is said when the answer uses fewer than `share`
+    of the classes that the sketch uses, or agrees with it less often than chance would.
+    """
+
+    classes: int
+    memory: float = 256.0
+    share: float = 0.5
+    least: float = 96.0  # samples before it may speak
+
+    def __post_init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was seen."""
+        self.sums = torch.zeros(3 + 2 * self.classes, dtype=torch.float64)  # n, agreement, entropies, both mean answers
+
+    def step(self, answer: Tensor, sketch: Tensor) -> dict[str, Any]:
+        """Take in probabilities (b,K) of the same images and say what they show."""
+        answer, sketch = answer.double().cpu(), sketch.double().cpu()
+        n, K = len(answer), self.classes
+        agree = (answer.argmax(1) == sketch.argmax(1)).double().sum()
+        entropy = torch.special.entr(answer).sum()
+        new = torch.cat([torch.stack([torch.tensor(float(n)).double(), agree, entropy]), answer.sum(0), sketch.sum(0)])
+        self.sums = self.sums * math.exp(-n / self.memory) + new
+        total = float(self.sums[0])
+        agreement = float(self.sums[1]) / total
+        used = effective_classes(self.sums[3 : 3 + K] / total)
+        expected = effective_classes(self.sums[3 + K :] / total)
+        reason = ""
+        if total >= self.least and used < self.share * expected:
+            reason = f"answers use {used:.1f} classes where the zero-shot sketch uses {expected:.1f}"
+        elif total >= self.least and agreement < 1 / K:
+            reason = f"answers agree with the zero-shot sketch on {100 * agreement:.0f} % of the images"
+        return {
+            "agreement": agreement,
+            "entropy": float(self.sums[2]) / total,
+            "classes": used,
+            "sketch_classes": expected,
+            "healthy": used > 0.5 * (1 + self.share) * expected and agreement > 2 / K,
+            "collapse": reason,
+        }
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"sums": self.sums.clone()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.sums = state["sums"].clone()

@@ -1,0 +1,593 @@
+"""The command line, on a small model made here and images made here: no network, no weights."""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from torch import Tensor, nn
+from typer.testing import CliRunner, Result
+
+import bayestta.cli.predict as predict_command
+import bayestta.model
+from bayestta.adapter import make_adapter, methods
+from bayestta.cli import app
+from bayestta.cli.screen import Bars, Screen
+from bayestta.cli.settings import parse_settings, parse_value
+from bayestta.data import load_data, stream
+from bayestta.data.folder import Folder
+from bayestta.model import VLM, Preprocess
+
+SRC = Path(__file__).parents[1] / "src"
+
+
+class Tiny(VLM):
+    """A tower with a BatchNorm, and text that any class name has."""
+
+    def __init__(self, name: str = "tiny", trained_on: frozenset[str] = frozenset()) -> None:
+        torch.manual_seed(3)
+        tower = nn.Sequential(
+            nn.Conv2d(3, 8, 4, 4), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(128, 12)
+        )
+        super().__init__(name, tower, Preprocess(16), dim=12, scale=20.0, trained_on=trained_on)
+
+    def encode_text(self, prompts: Any) -> Tensor:
+        rows = [
+            torch.randn(12, generator=torch.Generator().manual_seed(zlib.crc32(p.encode())))
+            for p in prompts
+        ]
+        return nn.functional.normalize(torch.stack(rows), dim=1)
+
+
+@pytest.fixture(autouse=True)
+def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`tiny` and the names of the demo load the small model; all else goes the usual way."""
+    usual = bayestta.model.load_model
+
+    def load(name: str, **options: Any) -> VLM:
+        if name in ("tiny", "lit", "mini-rn"):
+            return Tiny(name)
+        return (
+            Tiny(name, frozenset({"cifar10/train"})) if name == "seen" else usual(name, **options)
+        )
+
+    monkeypatch.setattr(bayestta.model, "load_model", load)
+    monkeypatch.setenv("BAYESTTA_DATA", str(tmp_path / "cache"))
+    monkeypatch.delenv("BAYESTTA_DEBUG", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """CIFAR-10 and MNIST as they lie in the cache, but of 24 random images."""
+    rng = np.random.default_rng(0)
+    for name, shape in (("cifar10", (32, 32, 3)), ("mnist", (28, 28))):
+        folder = tmp_path / "cache" / name
+        folder.mkdir(parents=True)
+        for part in ("train", "test"):
+            np.save(folder / f"{part}_x.npy", rng.integers(0, 256, (24, *shape), dtype=np.uint8))
+            np.save(folder / f"{part}_y.npy", (np.arange(24) % 10).astype(np.uint8))
+    return tmp_path / "cache"
+
+
+def photographs(folder: Path, start: int, stop: int) -> None:
+    """Image i is the i-th by name, and the newest first by time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for i in range(start, stop):
+        pixels = np.random.default_rng(i).integers(0, 256, (20, 24, 3), dtype=np.uint8)
+        path = folder / f"img{i}.png"
+        Image.fromarray(pixels).save(path)
+        os.utime(path, (2_000_000 - i, 2_000_000 - i))
+
+
+def call(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def fails(*words: str | Path, code: int = 2) -> str:
+    """The one sentence on stderr."""
+    result = call(*words)
+    assert result.exit_code == code, result.output
+    assert not result.stdout
+    told = result.stderr.strip().splitlines()
+    assert told[-1].startswith("Error: ")
+    assert sum(line.startswith("Error") for line in told) == 1
+    assert "Traceback" not in result.stderr
+    return told[-1]
+
+
+def answered(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# --- help ---
+
+COMMANDS = (["demo"], ["run"], ["predict"], ["report"], ["list"], ["data"], ["data", "get"])
+
+
+@pytest.mark.parametrize("command", [[], *COMMANDS], ids=" ".join)
+def test_help_has_examples(command: list[str]) -> None:
+    result = call(*command, "--help")
+    assert result.exit_code == 0
+    assert "Examples:\n" in result.stdout
+    assert "\n    bayestta " in result.stdout
+    assert not result.stderr
+
+
+def test_help_is_light_and_fast() -> None:
+    code = (
+        "import sys, bayestta.cli as c\n"
+        "try:\n    c.main()\nexcept SystemExit as end:\n    assert not end.code\n"
+        "heavy = {'torch', 'numpy', 'PIL', 'scipy', 'matplotlib', 'open_clip', 'transformers'}\n"
+        "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(SRC)}
+    spent = []
+    for _ in range(3):
+        began = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-c", code, "--help"], env=environment, capture_output=True, text=True
+        )
+        spent.append(time.perf_counter() - began)
+        assert done.returncode == 0, done.stderr
+    assert "predict" in done.stdout
+    assert min(spent) < 1
+
+
+def test_version() -> None:
+    assert call("--version").stdout.startswith("bayestta ")
+
+
+# --- run ---
+
+
+def test_run_writes_what_the_library_measures(cache: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "r.json"
+    words = ["run", "--data", "cifar10-light", "--model", "tiny", "--limit", "16", "-b", "8"]
+    result = call(*words, "--seed", "3", "--set", "alpha=2", "--set", "refine=no", "--out", out)
+    assert result.exit_code == 0, result.output
+    found = json.loads(out.read_text())
+    keys = "method model data seed accuracy domains seconds peak_memory_bytes hyper covariance"
+    assert set(keys.split()) <= found.keys()
+    assert found["hyper"]["alpha"] == 2.0
+    assert found["hyper"]["refine"] is False
+    assert found["provenance"]["alpha"] == found["provenance"]["refine"] == "user"
+    assert found["provenance"]["beta"] == "default"
+    assert (found["limit"], found["batch_size"], found["split"]) == (16, 8, "test")
+
+    data, model = load_data("cifar10-light"), Tiny()
+    adapter = make_adapter(
+        "bayestta", model, data.classes, data.templates, seed=3, alpha=2.0, refine=False
+    )
+    hits = n = 0
+    for batch in stream(data, model.preprocess, batch_size=8, seed=3, limit=16):
+        assert batch.y is not None
+        hits += int((adapter.adapt(batch.x).argmax(1) == batch.y).sum())
+        n += len(batch.y)
+    assert n == found["n"] == 7 * 16
+    assert found["accuracy"] == pytest.approx(100 * hits / n)
+
+    assert "cifar10-light · tiny" in result.stdout  # the table
+    assert f"{found['accuracy']:.2f} % of 112 images" in result.stdout
+    assert result.stderr.count("0.25: bayestta") == 1  # a line a domain where bars cannot be
+    assert "\x1b" not in result.output
+
+
+def test_quiet_is_one_line_before_and_after_the_command(cache: Path) -> None:
+    words = ["run", "--model", "tiny", "--method", "zero-shot", "--limit", "4"]
+    for line in (["--quiet", *words], [*words, "-q"]):
+        result = call(*line)
+        assert result.exit_code == 0
+        assert not result.stderr
+        assert len(result.stdout.splitlines()) == 1
+
+
+def test_presets_are_a_setting_and_recorded(cache: Path) -> None:
+    words = ["run", "--model", "tiny", "--limit", "12", "-b", "12", "-q", "--out", "r.json"]
+    assert call(*words, "--set", "preset=released", "--set", "alpha=10").exit_code == 0
+    found = json.loads(Path("r.json").read_text())
+    assert found["hyper"]["preset"] == "released"
+    assert found["provenance"]["preset"] == found["provenance"]["alpha"] == "user"
+    assert found["provenance"]["lr"] == "preset released"
+
+
+def test_run_goes_on_from_a_state(cache: Path) -> None:
+    words = ["run", "--model", "tiny", "--limit", "8", "-q", "--out", "r.json", "--state", "s"]
+    assert call(*words).exit_code == 0
+    assert json.loads(Path("r.json").read_text())["notes"] == {}
+    assert call(*words).exit_code == 0
+    assert "after 56 images" in json.loads(Path("r.json").read_text())["notes"]["state"]
+
+
+WRONG = {
+    "method": (["--method", "bayesta"], "did you mean 'bayestta'"),
+    "model": (["--model", "mini-rm"], "did you mean 'mini-rn'"),
+    "data": (["--data", "rmnits"], "did you mean 'rmnist'"),
+    "key": (["--set", "alhpa=1"], "did you mean 'alpha'"),
+    "number": (["--set", "alpha=big"], "alpha takes a number, not 'big'"),
+    "no value": (["--set", "alpha"], "key=value"),
+    "preset": (["--set", "preset=relased"], "did you mean 'released'"),
+    "nothing to set": (["--method", "zero-shot", "--set", "alpha=1"], "no hyper-parameter 'alpha'"),
+    "order": (["--order", "tim"], "did you mean 'time'"),
+    "reset": (["--reset", "domian"], "did you mean 'domain'"),
+    "split": (["--split", "tset"], "did you mean 'test'"),
+    "templates": (["--templates", "sevn"], "did you mean 'seven'"),
+    "precision": (["--precision", "fp23"], "did you mean 'fp32'"),
+    "device": (["--device", "cuda:77"], "cannot be used"),
+    "trained on it": (["--model", "seen", "--split", "all"], "was trained on cifar10/train"),
+    "folder": (["--data", "folder", "--root", "nowhere"], "not a folder"),
+    "checkpoint": (["--model", "no/such.safetensors"], "no checkpoint at"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_mistakes_get_a_sentence_and_spoil_nothing(cache: Path, name: str) -> None:
+    words, sentence = WRONG[name]
+    Path("r.json").write_text("earlier")
+    given = words if "--model" in words else ["--model", "tiny", *words]
+    assert sentence in fails("run", *given, "--out", "r.json", "--quiet")
+    assert Path("r.json").read_text() == "earlier"
+    assert {p.name for p in Path().iterdir()} <= {"r.json", "cache"}
+
+
+def test_outputs_are_checked_before_the_work(cache: Path, tmp_path: Path) -> None:
+    assert "is a folder" in fails("run", "--out", tmp_path)
+    Path("file").touch()
+    assert "choose another" in fails("demo", "--out", "file/demo.html")
+
+
+def test_a_stream_that_breaks_leaves_the_earlier_result(tmp_path: Path) -> None:
+    for kind in ("cat", "dog"):
+        photographs(tmp_path / "own" / "day" / kind, 0, 3)
+    (tmp_path / "own" / "day" / "dog" / "broken.png").write_bytes(b"no image")
+    words = ["run", "--data", "folder", "--root", "own", "--model", "tiny", "--out", "r.json"]
+    Path("r.json").write_text("earlier")
+    assert "broken.png" in fails(*words, "--strict", "-q")
+    assert Path("r.json").read_text() == "earlier"
+    result = call(*words)
+    assert result.exit_code == 0
+    assert "Skipped 1 image: own/day/dog/broken.png" in result.stderr
+    found = json.loads(Path("r.json").read_text())
+    assert (found["n"], found["notes"]["skipped"]) == (6, 1)
+
+
+# --- errors that are no mistakes ---
+
+
+def breaking(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def load(name: str, **options: Any) -> VLM:
+        raise error
+
+    monkeypatch.setattr(bayestta.model, "load_model", load)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (MemoryError("9 GB"), "memory ran out (9 GB)"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9"), "smaller --batch-size"),
+        (ImportError("model 'lit' needs bayestta[lit]"), "needs bayestta[lit]"),  # no markup
+        (PermissionError(13, "Permission denied", "w.pt"), "w.pt: Permission denied"),
+        (NotImplementedError("no gradient path"), "no gradient path"),
+    ],
+)
+def test_the_machine_s_errors(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, sentence: str
+) -> None:
+    breaking(monkeypatch, error)
+    assert sentence in fails("run", "-q")
+
+
+def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    breaking(monkeypatch, KeyboardInterrupt())
+    assert "interrupted" in fails("run", "-q", code=130)
+
+
+def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    breaking(monkeypatch, ZeroDivisionError())
+    assert isinstance(call("run").exception, ZeroDivisionError)
+
+
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(call("--debug", "list", "nothing").exception, ValueError)
+    monkeypatch.setenv("BAYESTTA_DEBUG", "1")
+    assert isinstance(call("list", "nothing").exception, ValueError)
+
+
+# --- predict ---
+
+PREDICT = ["predict", "--images", "photos", "--classes", "cat,dog, bird", "--model", "tiny"]
+ROWS = [*PREDICT, "--batch-size", "4", "--out", "p.csv", "--quiet"]
+
+
+def test_predict_answers_as_the_library_does(tmp_path: Path) -> None:
+    photographs(tmp_path / "photos" / "evening", 0, 5)
+    photographs(tmp_path / "photos" / "morning", 5, 10)
+    (tmp_path / "names.txt").write_text("cat\ndog\nbird\n")
+    words = ["predict", "--images", "photos", "--classes", "names.txt", "--model", "tiny"]
+    result = call(*words, "--batch-size", "4", "--set", "lr=0.5", "--set", "beta=0", "-o", "p.csv")
+    assert result.exit_code == 0, result.output
+    assert "10 images answered, 0 skipped -> p.csv" in result.stdout
+    rows = answered(tmp_path / "p.csv")
+    assert list(rows[0]) == ["path", "label", "confidence", "zero_shot"]
+    assert [Path(row["path"]).name for row in rows] == [f"img{i}.png" for i in range(10)]
+
+    model = Tiny()
+    data = Folder(root="photos", classes=["cat", "dog", "bird"], flat=True)
+    adapter = make_adapter("bayestta", model, data.classes, data.templates, lr=0.5, beta=0.0)
+    plain = make_adapter("zero-shot", model, data.classes, data.templates)
+    labels, zero_shot, sure = [], [], []
+    for batch in stream(data, model.preprocess, batch_size=4, order="given"):
+        zero_shot += plain.predict(batch.x).argmax(1).tolist()
+        p = adapter.probabilities(adapter.adapt(batch.x))
+        labels += p.argmax(1).tolist()
+        sure += p.max(1).values.tolist()
+    assert [row["label"] for row in rows] == [data.classes[k] for k in labels]
+    assert [row["zero_shot"] for row in rows] == [data.classes[k] for k in zero_shot]
+    assert [float(row["confidence"]) for row in rows] == pytest.approx(sure, abs=1e-4)
+
+
+def test_predict_in_order_of_time_over_all_folders(tmp_path: Path) -> None:
+    photographs(tmp_path / "photos" / "a", 0, 3)
+    photographs(tmp_path / "photos" / "b", 3, 6)
+    result = call(*PREDICT, "--sort", "time", "--method", "zero-shot", "-q")
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))  # stdout holds the table alone
+    assert [Path(row["path"]).name for row in rows] == [f"img{i}.png" for i in range(5, -1, -1)]
+    assert all(row["label"] == row["zero_shot"] for row in rows)
+
+
+def test_predict_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    photographs(tmp_path / "photos", 0, 16)
+    assert call(*ROWS).exit_code == 0
+    whole = answered(tmp_path / "p.csv")
+    (tmp_path / "p.csv").unlink()
+    for i in range(8, 16):
+        (tmp_path / "photos" / f"img{i}.png").rename(tmp_path / f"img{i}.png")
+    assert call(*ROWS, "--state", "s").exit_code == 0
+    assert answered(tmp_path / "p.csv") == whole[:8]
+    for i in range(8, 16):
+        (tmp_path / f"img{i}.png").rename(tmp_path / "photos" / f"img{i}.png")
+    assert "16 images answered, 8 from before" in call(*ROWS, "--state", "s").stdout
+    assert answered(tmp_path / "p.csv") == whole
+    learnt = (tmp_path / "s").read_bytes()
+    assert "answered in p.csv already" in call(*ROWS, "--state", "s").stdout
+    assert answered(tmp_path / "p.csv") == whole
+    assert (tmp_path / "s").read_bytes() == learnt
+
+
+def test_predict_survives_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photographs(tmp_path / "photos", 0, 16)
+    assert call(*ROWS).exit_code == 0
+    whole = answered(tmp_path / "p.csv")
+    (tmp_path / "p.csv").unlink()
+    monkeypatch.setattr(predict_command, "SAVE_EVERY", 2)
+    adapt, steps = methods()["bayestta"].adapt, []
+
+    def stops(self: Any, x: Tensor) -> Tensor:
+        steps.append(len(x))
+        if len(steps) == 4:
+            raise KeyboardInterrupt
+        return adapt(self, x)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(methods()["bayestta"], "adapt", stops)
+        assert call(*ROWS, "--state", "s").exit_code == 130
+    assert answered(tmp_path / "p.csv") == whole[:8]  # two batches were saved, the third was not
+    assert call(*ROWS, "--state", "s").exit_code == 0
+    assert answered(tmp_path / "p.csv") == whole
+
+
+def test_predict_counts_what_cannot_be_read(tmp_path: Path) -> None:
+    photographs(tmp_path / "photos", 0, 3)
+    (tmp_path / "photos" / "img9.jpg").write_bytes(b"no image")
+    result = call(*PREDICT, "--out", "p.csv", "--state", "s")
+    assert result.exit_code == 0
+    assert "3 images answered, 1 skipped" in result.stdout
+    assert "img9.jpg: not an image (8 bytes)" in result.stderr
+    first = (tmp_path / "p.csv").read_text()
+    assert call(*PREDICT, "--out", "p.csv", "--state", "s").exit_code == 0  # only that one is left
+    assert (tmp_path / "p.csv").read_text() == first
+    assert "img9.jpg" in fails(*PREDICT, "--out", "p.csv", "--strict", "-q")
+    assert (tmp_path / "p.csv").read_text() == first
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--classes", "cat"], "neither a file nor names with commas"),
+        (["--classes", "cat,cat"], "occur more than once"),
+        (["--classes", "cat,"], "empty"),
+        (["--images", "nowhere"], "not a folder"),
+        (["--sort", "tim"], "did you mean 'time'"),
+        (["--state", "p.csv"], "no complete BayesTTA state"),
+    ],
+)
+def test_predict_s_mistakes(tmp_path: Path, words: list[str], sentence: str) -> None:
+    photographs(tmp_path / "photos", 0, 2)
+    (tmp_path / "p.csv").write_text("path,label,confidence,zero_shot\n")
+    assert sentence in fails(*ROWS, *words)
+    assert (tmp_path / "p.csv").read_text() == "path,label,confidence,zero_shot\n"
+
+
+def test_predict_refuses_a_state_of_other_classes_and_another_table(tmp_path: Path) -> None:
+    photographs(tmp_path / "photos", 0, 2)
+    assert call(*ROWS, "--state", "s").exit_code == 0
+    learnt = (tmp_path / "s").read_bytes()
+    other = [*ROWS, "--classes", "cat,cow", "--state", "s", "--out", "q.csv"]
+    assert "another names" in fails(*other)
+    (tmp_path / "q.csv").write_text("mine\n1\n")
+    assert "no table of `bayestta predict`" in fails(*ROWS, "--state", "s", "--out", "q.csv")
+    assert (tmp_path / "q.csv").read_text() == "mine\n1\n"
+    assert (tmp_path / "s").read_bytes() == learnt
+
+
+# --- demo, report, list, data ---
+
+
+def test_demo_compares_on_two_streams(cache: Path, tmp_path: Path) -> None:
+    result = call("demo", "--limit", "2", "--seed", "2")
+    assert result.exit_code == 0, result.output
+    for title in ("cifar10-light · lit", "rmnist · mini-rn", "vs zero-shot"):
+        assert title in result.stdout
+    assert f"Page with the curves: {tmp_path / 'demo.html'}" in result.stdout
+    page = (tmp_path / "demo.html").read_text()
+    assert "cifar10-light" in page
+    assert "rmnist" in page
+    for method in ("zero-shot", "bayestta"):
+        assert len(re.findall(rf"^  \S+: {method} ", result.stderr, re.M)) == 7 + 9  # domains
+
+
+def test_a_demo_that_fails_leaves_the_earlier_page(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("demo.html").write_text("earlier")
+    breaking(monkeypatch, ImportError("model 'lit' needs a package"))
+    assert "needs a package" in fails("demo", "-q")
+    assert Path("demo.html").read_text() == "earlier"
+
+
+def test_report_in_every_form(cache: Path) -> None:
+    for method in ("zero-shot", "bayestta"):
+        words = ["run", "--method", method, "--model", "tiny", "--limit", "4", "-q"]
+        assert call(*words, "--out", f"{method}.json").exit_code == 0
+    files = ["zero-shot.json", "bayestta.json"]
+    assert "vs zero-shot" in call("report", *files).stdout
+    outs = [f"r.{kind}" for kind in ("html", "md", "tex", "csv", "txt")]
+    result = call("report", *files, *(word for out in outs for word in ("--out", out)))
+    assert result.stdout.split() == outs
+    for out in outs:
+        assert "bayestta" in Path(out).read_text()
+    Path("r.md").write_text("earlier")
+    told = fails("report", *files, "--out", "r.md", "--out", "r.pdf")
+    assert "ending of a report '.pdf'" in told
+    assert Path("r.md").read_text() == "earlier"
+    assert "1 of 2 files are not there (gone.json)" in fails("report", "gone.json", files[0])
+    Path("cut.json").write_text(Path(files[0]).read_text()[:100])
+    assert "cut.json is not a complete JSON file" in fails("report", "cut.json")
+
+
+def test_list_tells_all_in_json() -> None:
+    found = {row["name"]: row for row in json.loads(call("list", "methods", "--json").stdout)}
+    assert found.keys() == methods().keys()
+    keys = {"title", "citation", "tunes", "views", "reset", "cost", "fidelity", "hyper"}
+    assert all(keys <= row.keys() for row in found.values())
+    names = {row["name"] for row in json.loads(call("list", "data", "--json").stdout)}
+    assert {"rmnist", "cifar10-light", "folder"} <= names
+    names = {row["name"] for row in json.loads(call("list", "models", "--json").stdout)}
+    assert {"lit", "mini-rn", "mini-vit", "clip-vit-b16"} <= names
+    assert "did you mean 'methods'" in fails("list", "method")
+
+
+def test_list_is_aligned_and_plain() -> None:
+    lines = call("list", "methods").stdout.splitlines()
+    column = lines[0].index("title")
+    assert all(line[column - 2 : column] == "  " and line[column] != " " for line in lines)
+    assert call("list", "methods", "-q").stdout.split() == list(methods())
+
+
+def test_data_get(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = call("data", "get", "rmnist", "cifar10", "folder")
+    assert result.stdout.splitlines() == [
+        f"rmnist: {cache / 'mnist'}",
+        f"cifar10: {cache / 'cifar10'}",
+        "folder: nothing to get",
+    ]
+    assert "did you mean 'mnist'" in fails("data", "get", "mnits")
+
+    from bayestta.data import sources
+
+    def offline() -> sources.Arrays:
+        raise OSError("no route to host")
+
+    broken = sources.Source("mnist", {}, (("the mirror", offline),))
+    monkeypatch.setitem(sources.SOURCES, "mnist", broken)
+    result = call("data", "get", "rmnist", "--root", "elsewhere")
+    assert result.exit_code == 2
+    assert "Downloading mnist into elsewhere/mnist" in result.stderr
+    assert "no route to host" in result.stderr.splitlines()[-1]
+
+
+# --- parts ---
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text", "value"),
+    [
+        ("float", "1e-3", 1e-3),
+        ("float", "2", 2.0),
+        ("float", "inf", float("inf")),
+        ("int | None", "None", None),
+        ("int | None", "7", 7),
+        ("bool", "no", False),
+        ("bool", "TRUE", True),
+        ("float | str", "auto", "auto"),
+        ("float | str", "0.5", 0.5),
+        ("Literal['a', 'b'] | None", "a", "a"),
+        ("tuple[float, ...]", "[1, 2]", [1, 2]),
+        ("str", "1", "1"),
+        (float, "3", 3.0),
+    ],
+)
+def test_settings_have_the_types_of_the_signature(annotation: Any, text: str, value: Any) -> None:
+    parameter = inspect.Parameter("p", inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
+    found = parse_value(text, parameter)
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "text"), [("int", "1.5"), ("float", "nan"), ("bool", "2"), ("tuple", "(1,")]
+)
+def test_settings_of_another_type_are_refused(annotation: str, text: str) -> None:
+    parameter = inspect.Parameter("p", inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
+    with pytest.raises(ValueError, match="p takes"):
+        parse_value(text, parameter)
+
+
+def test_a_setting_without_annotation_has_the_type_of_its_default() -> None:
+    parameter = inspect.Parameter("p", inspect.Parameter.KEYWORD_ONLY, default=0.5)
+    assert parse_value("1", parameter) == 1.0
+    assert type(parse_value("1", parameter)) is float
+    assert parse_settings("bayestta", ["alpha = 1", "alpha=3"]) == {"alpha": 3.0}
+
+
+def test_bars_on_a_terminal(tmp_path: Path) -> None:
+    model, data = Tiny(), Folder(root=_labelled(tmp_path))
+    screen = Screen()
+    screen.err = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with Bars(screen, "tiny", dict.fromkeys(data.domains, 4)) as bars:
+        from bayestta.run import run
+
+        for method in ("zero-shot", "ensemble"):
+            adapter = make_adapter("zero-shot", model, data.classes, data.templates)
+            progress = bars.follow(method)
+            for step in run(adapter, stream(data, model.preprocess, batch_size=2)):
+                progress(step)
+    shown = screen.err.file.getvalue()  # type: ignore[attr-defined]
+    last = shown[shown.rindex("[∕red]") :]  # a folder's name, not markup
+    assert "4/4" in last
+    assert "zero-shot" in last
+    assert "ensemble" in last
+
+
+def _labelled(root: Path) -> Path:
+    for domain in ("day", "[/red]"):
+        for kind in ("cat", "dog"):
+            photographs(root / "own" / domain.replace("/", "∕") / kind, 0, 2)
+    return root / "own"
