@@ -47,9 +47,9 @@ class Adapter:
     tunes: ClassVar[str] = "nothing"
     cost: ClassVar[str] = "1 forward an image"
     fidelity: ClassVar[str] = ""
-    views: ClassVar[int] = 1  # what the stream must supply an image
+    views: int = 1  # what the stream must supply an image; a keyword of some methods
     reset: ClassVar[str] = "never"  # when the runner restarts the method: never, domain or batch
-    answer: ClassVar[str] = "before"  # whether the answer precedes or follows the update of the weights
+    answer: str = "before"  # whether the answer precedes or follows the update of the weights
     norms: str = "source"
     needs_encoder: ClassVar[bool] = False  # True: cached features are not enough
 

@@ -1,4 +1,4 @@
-"""A label-free guard: notices when an adapter collapses, by what it answers against the zero-shot sketch."""
+"""A label-free guard: notices a collapse by what is answered against the zero-shot sketch."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def effective_classes(mean: Tensor) -> float:
 class Guard:
     """Running evidence of collapse over about `memory` samples.
 
-    Three numbers a step, each of the answer against the zero-shot sketch of the same images: how often they agree, the
-    mean entropy, and the effective number of predicted classes. Collapse is said when the answer uses fewer than `share`
-    of the classes that the sketch uses, or agrees with it less often than chance would.
+    Three numbers a step, each of the answer against the zero-shot sketch of the same images: how
+    often they agree, the mean entropy, and the effective number of predicted classes. Collapse is
+    said when the answer uses fewer than `share` of the classes that the sketch uses, or agrees with
+    it less often than chance would.
     """
 
     classes: int
@@ -39,31 +40,35 @@ class Guard:
 
     def restart(self) -> None:
         """Forget what was seen."""
-        self.sums = torch.zeros(3 + 2 * self.classes, dtype=torch.float64)  # n, agreement, entropies, both mean answers
+        # n, agreements, the entropy of both, the summed answers of both
+        self.sums = torch.zeros(4 + 2 * self.classes, dtype=torch.float64)
 
     def step(self, answer: Tensor, sketch: Tensor) -> dict[str, Any]:
         """Take in probabilities (b,K) of the same images and say what they show."""
         answer, sketch = answer.double().cpu(), sketch.double().cpu()
         n, K = len(answer), self.classes
-        agree = (answer.argmax(1) == sketch.argmax(1)).double().sum()
-        entropy = torch.special.entr(answer).sum()
-        new = torch.cat([torch.stack([torch.tensor(float(n)).double(), agree, entropy]), answer.sum(0), sketch.sum(0)])
+        agree = (answer.argmax(1) == sketch.argmax(1)).sum()
+        entropies = [torch.special.entr(p).sum() for p in (answer, sketch)]
+        new = torch.stack([torch.tensor(float(n)), agree, *entropies])
+        new = torch.cat([new, answer.sum(0), sketch.sum(0)])
         self.sums = self.sums * math.exp(-n / self.memory) + new
-        total = float(self.sums[0])
-        agreement = float(self.sums[1]) / total
-        used = effective_classes(self.sums[3 : 3 + K] / total)
-        expected = effective_classes(self.sums[3 + K :] / total)
+        total, *means = self.sums[:4].tolist()
+        agreement, entropy, sketch_entropy = (mean / total for mean in means)
+        used = effective_classes(self.sums[4 : 4 + K] / total)
+        expected = effective_classes(self.sums[4 + K :] / total)
         reason = ""
-        if total >= self.least and used < self.share * expected:
-            reason = f"answers use {used:.1f} classes where the zero-shot sketch uses {expected:.1f}"
+        if total >= self.least and not used >= self.share * expected:  # so that NaN is a collapse
+            reason = f"answers use {used:.1f} classes, the zero-shot sketch {expected:.1f}"
         elif total >= self.least and agreement < 1 / K:
-            reason = f"answers agree with the zero-shot sketch on {100 * agreement:.0f} % of the images"
+            reason = f"answers agree with the zero-shot sketch on {100 * agreement:.0f} % of images"
+        certain = min(2 / K, 0.5 + 0.5 / K)  # twice chance, which two classes cannot exceed
         return {
             "agreement": agreement,
-            "entropy": float(self.sums[2]) / total,
+            "entropy": entropy,
+            "sketch_entropy": sketch_entropy,
             "classes": used,
             "sketch_classes": expected,
-            "healthy": used > 0.5 * (1 + self.share) * expected and agreement > 2 / K,
+            "healthy": used > 0.5 * (1 + self.share) * expected and agreement > certain,
             "collapse": reason,
         }
 

@@ -45,11 +45,15 @@ class VLM:
         mean: tuple[float, ...] = CLIP_MEAN,
         std: tuple[float, ...] = CLIP_STD,
         trained_on: frozenset[str] = frozenset(),
+        layout: torch.memory_format = torch.contiguous_format,
     ) -> None:
         self.name, self.preprocess = name, preprocess
         self.visual = visual.eval().requires_grad_(False)
         self.dim, self.scale, self.bias, self.mean, self.std = dim, scale, bias, mean, std
         self.trained_on = trained_on
+        self.layout = layout  # channels_last: up to 2.8 times as fast for small convolutions
+        if layout != torch.contiguous_format:
+            visual.to(memory_format=layout)
         self.encode_seconds = 0.0  # in forward passes of the image tower, for the runner's account
 
     @property
@@ -95,7 +99,7 @@ class VLM:
                     f"{len(self._types)}: take the names from norm_parameters(model.visual)."
                 )
             swap[key] = value.to(self.device, self._types[key])
-        x = x.to(self.device, self.dtype)
+        x = x.to(self.device, self.dtype).contiguous(memory_format=self.layout)
         z = functional_call(self.visual, swap, (x,)) if swap else self.visual(x)
         z = functional.normalize(z.float(), dim=-1)
         if self.device.type == "cuda":

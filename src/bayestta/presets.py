@@ -21,26 +21,26 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """One setting for everything, chosen on held-out streams and frozen (docs/method.md says how)."""
+    """One setting for everything, chosen on held-out streams and frozen (see docs/method.md)."""
 
     # statistics
-    responsibilities: str = "fused"  # what weighs a sample: sketch, the last fused answer, or the Gaussian posterior
-    softness: float = 6.0  # temperature of the responsibilities
+    responsibilities: str = "fused"  # what weighs a sample: sketch, last fused answer, or posterior
+    softness: float = 1.0  # temperature of the responsibilities; 1: as soft as the sketch
     centre: str = "exact"  # about which mean scatter is taken (stats.py)
     prior_scatter: float = 0.0  # weight of the identity a class in the covariance
     epsilon: float = 0.0  # added to the counts that divide
-    half_life: float = math.inf  # samples after which evidence counts half
+    half_life: float = 500.0  # samples after which evidence counts half
     window: bool = False  # statistics of the current batch alone (ablation)
     # covariance
     test: str = "box"  # how the structure is tested; or the answer itself
-    shrinkage: float = 0.3  # towards variance * I
+    shrinkage: float = 0.2  # towards variance * I
     variance: float = 0.0  # 0: the mean variance of the covariance itself
     write_back: bool = False  # the regularised covariance replaces the statistics
     truncate: bool = False  # pseudo-inverse instead of a Cholesky factor
     pinv_rtol: float = 0.0  # its relative cut-off; 0: D * eps of float32
     # fusion
-    alpha: float = 5.0  # weight of the discriminants
-    units: str = "spread"  # spread: alpha 1 weighs as much as the sketch; logit, cosine: added to these as they are
+    alpha: float = 6.0  # weight of the discriminants
+    units: str = "spread"  # alpha 1 weighs as much as the sketch; logit, cosine: added as they are
     caution: float = 0.0  # samples at which the discriminants reach half of their weight
     class_prior: str = "uniform"  # in the discriminants: uniform, or class counts
     fusion: str = "both"  # gda: the discriminants alone (ablation)
@@ -48,7 +48,7 @@ class Settings:
     # refinement
     refine: bool = True  # move the norms of the image tower
     norm_rule: str = "all"  # released: no BatchNorm of a down-sampling branch
-    lr: float = 1e-3  # of Adam
+    lr: float = 3e-3  # of Adam
     beta: float = 0.99  # share of the old weights that is kept: the step is lr * (1 - beta)
     guard: bool = True  # step back when the answers collapse
 
@@ -57,7 +57,7 @@ PRESETS = {
     "default": Settings(),
     "released": Settings(
         responsibilities="sketch",
-        softness=1.0,
+        half_life=math.inf,
         centre="old",
         epsilon=1e-8,
         test="released",
@@ -73,7 +73,7 @@ PRESETS = {
     ),
     "paper": Settings(
         responsibilities="posterior",
-        softness=1.0,
+        half_life=math.inf,
         centre="new",
         prior_scatter=1.0,
         test="paper",
@@ -109,7 +109,17 @@ def settings(preset: str, **changes: Any) -> Settings:
             raise ValueError(unknown(f"value of {key}", str(getattr(chosen, key)), allowed))
     for key in ("softness", "temperature", "half_life"):
         if not getattr(chosen, key) > 0:
-            raise ValueError(f"{key} is {getattr(chosen, key)}, but must be positive: give a number above 0.")
-    if not 0 <= chosen.beta <= 1:
-        raise ValueError(f"beta is {chosen.beta}, but is a share of the old weights: give a number from 0 to 1.")
+            raise ValueError(
+                f"{key} is {getattr(chosen, key)}, but must be positive: give a number above 0."
+            )
+    for key in ("beta", "shrinkage"):
+        if not 0 <= getattr(chosen, key) <= 1:
+            raise ValueError(
+                f"{key} is {getattr(chosen, key)}, but is a share: give a number from 0 to 1."
+            )
+    for key in ("lr", "alpha", "caution", "variance", "pinv_rtol", "prior_scatter", "epsilon"):
+        if not getattr(chosen, key) >= 0:
+            raise ValueError(
+                f"{key} is {getattr(chosen, key)}, but cannot be negative: give 0 or more."
+            )
     return chosen

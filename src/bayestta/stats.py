@@ -175,15 +175,17 @@ class GaussianStats:
                 "use the same classes, templates and model."
             )
         s, t = self.mean - self.prior_mean, other.mean - other.prior_mean  # (K,D)
-        a, b = self.count[:, None], other.count[:, None]
-        n, m = self.seen[:, None], other.seen[:, None]
+        a, b, m = self.count[:, None], other.count[:, None], other.seen[:, None]
         total = (a + m).clamp_min(SMALLEST)
         added = other.scatter.clone()
         self._add_prior(added, -1.0)  # first, so that an untouched copy adds exactly nothing
         self.scatter = added.add_(self.scatter)
-        if self.centre == "exact":  # two Chan steps, out of the prior and into ours, in one
-            cross = a * b / total
-            self._add_outer((t, n * b / total * t - cross * s), (s, a * m / total * s - cross * t))
+        if self.centre == "exact":  # Chan's step between the two, less the prior's second copy
+            share = (m > 0) / total
+            again = -self.prior_count * share
+            self._add_outer(
+                (s - t, a * b * share * (s - t)), (s, again * a * s), (t, again * b * t)
+            )
         self.mean = self.mean + (b * t - m * s) / total
         self.seen = self.seen + other.seen
 

@@ -1,4 +1,4 @@
-"""Class names x templates -> text prototypes."""
+"""Class names x templates -> text prototypes; `PromptLearner` for contexts that are tuned."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bayestta.names import unknown
+from bayestta.prompts import PromptLearner as PromptLearner
 
 if TYPE_CHECKING:
     from bayestta.model import VLM

@@ -1,4 +1,4 @@
-"""The few tensors that a method tunes, with their optimiser: they live beside the model, never in it."""
+"""The few tensors that a method tunes, with their optimiser: beside the model, never in it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Optimiser = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
 class Tuned(Mapping[str, Tensor]):
-    """Named leaf tensors and the optimiser that moves them; reset, save and merge are dictionary work.
+    """Named leaf tensors and the optimiser that moves them; reset, save and merge are easy.
 
     >>> tuned = Tuned({"w": torch.zeros(2)}, lambda tensors: torch.optim.SGD(tensors, lr=1.0))
     >>> tuned.step((tuned["w"] - 3).square().sum())
@@ -55,10 +55,11 @@ class Tuned(Mapping[str, Tensor]):
         return {key: tensor.detach().clone() for key, tensor in self.tensors.items()}
 
     def step(self, loss: Tensor, *, keep: float = 0.0) -> None:
-        """One optimiser step, of which the share `keep` is taken back: theta <- keep * old + (1 - keep) * new."""
+        """One optimiser step, then theta <- keep * old + (1 - keep) * theta."""
         before = self.snapshot() if keep else {}
         tensors = list(self.tensors.values())
-        for tensor, gradient in zip(tensors, torch.autograd.grad(loss, tensors, allow_unused=True), strict=True):
+        gradients = torch.autograd.grad(loss, tensors, allow_unused=True)
+        for tensor, gradient in zip(tensors, gradients, strict=True):
             tensor.grad = gradient
         self.optimiser.step()
         self.optimiser.zero_grad()
@@ -78,12 +79,14 @@ class Tuned(Mapping[str, Tensor]):
     def load_state_dict(self, state: Mapping[str, Tensor], prefix: str = "") -> None:
         """Take back what `state_dict` gave."""
         self.restart()
-        own = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-        self.assign(own)
-        for key, tensor in self.tensors.items():
-            slots = {name.split("@")[1]: value for name, value in own.items() if name.startswith(f"{key}@")}
-            if slots:
-                self.optimiser.state[tensor] = {slot: value.clone() for slot, value in slots.items()}
+        self.assign({key: state[f"{prefix}{key}"] for key in self.tensors})
+        for name, value in state.items():
+            key, at, slot = name.removeprefix(prefix).partition("@")
+            if name.startswith(prefix) and at and key in self.tensors:
+                tensor = self.tensors[key]
+                # moments live where the tensor does; Adam counts its steps on the CPU
+                where = tensor.device if value.shape == tensor.shape else value.device
+                self.optimiser.state[tensor][slot] = value.to(where, copy=True)
 
     @torch.no_grad()
     def merge(self, other: Tuned, mine: int, theirs: int) -> None:

@@ -1,7 +1,7 @@
-"""BayesTTA, in the order of the paper: sketch, homogeneity test, statistics, discriminants and fusion, refinement.
+"""BayesTTA in the order of the paper: sketch, test, statistics, discriminants, refinement.
 
-What sets the default, the released code and the paper's equations apart are settings (presets.py), not branches: the
-steps below read them one by one.
+What sets the default, the released code and the paper's equations apart are settings (presets.py),
+not branches: the steps below read them one by one.
 """
 
 from __future__ import annotations
@@ -28,10 +28,25 @@ from bayestta.stats import GaussianStats
 from bayestta.tuned import Tuned
 
 COMPONENTS = 10  # principal components of the homogeneity test
-SAMPLES_A_DIMENSION = 10  # evidence that every class must have before a covariance of its own is estimated
+SAMPLES_A_DIMENSION = (
+    10  # evidence that every class must have before a covariance of its own is estimated
+)
 PROBE = 8  # one image in eight also goes through the pristine tower, for the guard
 STEADY = 32  # samples over which spreads are smoothed: matters for small batches only
 GOOD_EVERY = 4  # healthy steps between two snapshots
+SUMS = ("count", "mean", "scatter")  # the state of GaussianStats
+UNTESTED: dict[str, Any] = {  # what a result says of a test that was not carried out
+    "statistic": None,
+    "critical": None,
+    "df1": None,
+    "df2": None,
+    "usable": False,
+    "rejects": False,
+}
+
+
+def _too_few(z: Tensor) -> str:
+    return f"{z.shape[0]} images of {z.shape[1]} features have no {COMPONENTS} principal components"
 
 
 @register
@@ -54,12 +69,15 @@ class BayesTTA(Adapter):
     name = "bayestta"
     title = "BayesTTA"
     citation = (
-        "Cui et al., BayesTTA: Continual-Temporal Test-Time Adaptation for Vision-Language Models via Gaussian "
-        "Discriminant Analysis, arXiv 2507.08607, 2025"
+        "Cui et al., BayesTTA: Continual-Temporal Test-Time Adaptation for Vision-Language Models "
+        "via Gaussian Discriminant Analysis, arXiv 2507.08607, 2025"
     )
     tunes = "norms of the image tower; Gaussian statistics of the features"
     cost = "1 forward + 1 backward to the norms an image (+ 1/8 forward for the guard)"
-    fidelity = "preset=released follows the authors' code, preset=paper the equations; the default is our best form"
+    fidelity = (
+        "preset=released follows the authors' code, preset=paper the equations; the default is our "
+        "best form"
+    )
     growing: ClassVar[tuple[str, ...]] = ("@", "good/", "probe/", "basis")
 
     def __init__(
@@ -76,18 +94,26 @@ class BayesTTA(Adapter):
         start = norm_parameters(model.visual, self.set.norm_rule) if self.set.refine else {}
         if self.set.refine and not start:
             raise ValueError(
-                f"model {model.name!r} has no norm layers to refine, as cached features have no tower: use refine=False."
+                f"model {model.name!r} has 0 norm layers to refine, as cached features have no "
+                "tower: use refine=False."
             )
-        self.tuned = Tuned(start, lambda tensors: torch.optim.Adam(tensors, lr=self.set.lr * 0.1**self.returns))
+        self.tuned = Tuned(start, self._optimiser)
         super().__init__(model, names, templates, seed=seed)
 
     returns = 0  # how often the guard stepped back
 
+    def _optimiser(self, tensors: list[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(tensors, lr=self.set.lr * 0.1**self.returns)
+
     @classmethod
     def schema(cls) -> dict[str, inspect.Parameter]:
         kind = inspect.Parameter.KEYWORD_ONLY
-        given = {f.name: inspect.Parameter(f.name, kind, default=f.default, annotation=f.type) for f in fields(Settings)}
-        return {"preset": inspect.Parameter("preset", kind, default="default", annotation="str"), **given}
+        known: list[tuple[str, Any, Any]] = [("preset", "default", "str")]
+        known += [(field.name, field.default, field.type) for field in fields(Settings)]
+        return {
+            name: inspect.Parameter(name, kind, default=default, annotation=annotation)
+            for name, default, annotation in known
+        }
 
     def hyper(self) -> dict[str, Any]:
         found = {"preset": self.preset, **asdict(self.set)}
@@ -99,11 +125,12 @@ class BayesTTA(Adapter):
         self.tuned.restart()
         forced = self.set.test if self.set.test in stats.STRUCTURES else None
         self.structure: str | None = forced  # None until the test has spoken
-        self.outcome: dict[str, Any] = {"test": self.set.test, "forced": True} if forced else {"test": self.set.test}
+        why = "the structure was forced" if forced else "nothing was seen yet"
+        self.outcome: dict[str, Any] = {"test": self.set.test, **UNTESTED, "reason": why}
         self.stats = self._statistics(forced or "shared")
         self.basis: Tensor | None = None  # (D,d) principal components of the first batch
-        self.probe: GaussianStats | None = None  # the classes in these components, for the default's test
-        self.spread = self.text.new_zeros(2).double()  # of sketch and discriminants over the classes
+        self.probe: GaussianStats | None = None  # the classes in them, for the default's test
+        self.spread = self.text.new_zeros(2).double()  # of sketch and discriminants over classes
         self.sharpness = 1.0  # spread of the answer over that of the sketch
         self.watch = Guard(len(self.names))
         self.events: list[dict[str, Any]] = []
@@ -143,26 +170,25 @@ class BayesTTA(Adapter):
     # --- covariance homogeneity test ---
 
     def _choose_structure(self, z: Tensor) -> None:
-        if self.structure is not None:
+        """The published forms: once, on the first batch."""
+        if self.structure is not None or self.set.test == "box":
             return
-        if self.set.test == "box":
-            self._test_evidence(z)
-            return
-        self.structure = "shared"  # the published forms: once, on the first batch
+        self.structure = "shared"
         if min(z.shape) < COMPONENTS:
-            self.outcome |= {"usable": False, "reason": f"{len(z)} images have no {COMPONENTS} principal components"}
+            self.outcome["reason"] = _too_few(z)
             return
         assert self.sketch is not None
         ridge = 1e-6 if self.set.test == "released" else 0.0
-        outcome = box_m(*soft_covariances(pca(z, COMPONENTS), self.sketch.softmax(1), ridge), form=self.set.test)
+        classes = soft_covariances(pca(z, COMPONENTS), self.sketch.softmax(1), ridge)
+        outcome = box_m(*classes, form=self.set.test)
         self.outcome |= outcome.record()
         if outcome.rejects:
             self.structure = "per-class"
             self.stats = self._statistics("per-class")
 
-    def _test_evidence(self, z: Tensor) -> None:
-        """Box's test on all that was seen; acted on once every class can carry a covariance of its own."""
-        if self.probe is None or self.basis is None:
+    def _test_evidence(self) -> None:
+        """Box's test on all that was seen, acted on once each class can carry its own matrix."""
+        if self.probe is None:
             return
         count = self.probe.count
         unbiased = self.probe.scatter / (count - 1).clamp_min(1e-9)[:, None, None]
@@ -170,15 +196,19 @@ class BayesTTA(Adapter):
         self.outcome |= outcome.record()
         K, D = self.stats.mean.shape
         enough = float(self.stats.seen.min()) >= SAMPLES_A_DIMENSION * D
-        fits = K * D * D * self.text.dtype.itemsize <= stats.BUDGET_BYTES
+        need = K * D * D * self.text.dtype.itemsize
         self.outcome["waits"] = not enough
         if not (outcome.usable and enough):
             return
-        self.structure = "per-class" if outcome.rejects and fits else "shared"
-        if self.structure == "per-class":  # no jump: each class starts from the shared covariance
+        self.structure = "shared"
+        if outcome.rejects and need > stats.BUDGET_BYTES:
+            self.outcome["reason"] = f"a covariance a class would take {need:,} bytes"
+        elif outcome.rejects:  # no jump: each class starts from the shared covariance
+            self.structure = "per-class"
             shared, self.stats = self.stats, self._statistics("per-class")
-            self.stats.count, self.stats.mean = shared.count, shared.mean
-            self.stats.scatter = (self.stats.weight[:, None, None] * shared.covariance()).to(self.stats.wide)
+            self.stats.seen, self.stats.mean = shared.seen, shared.mean
+            weight = self.stats.weight.to(self.stats.wide)
+            self.stats.scatter = weight[:, None, None] * shared.covariance().to(self.stats.wide)
 
     # --- debiased temporal distribution estimation ---
 
@@ -191,30 +221,41 @@ class BayesTTA(Adapter):
         self.stats.update(z, responsibilities)  # Eqs. 19 to 22
         if self.set.write_back:  # the arrow of Eq. 23
             weight = self.stats.weight.to(self.stats.scatter.dtype)[..., None, None]
-            self.stats.scatter = self._covariance() * weight
+            self.stats.scatter = self._regularised(self.stats.covariance()) * weight
         if self.set.test == "box" and self.structure is None:
             self._probe(z, responsibilities)
+            self._test_evidence()
 
     def _responsibilities(self, z: Tensor) -> Tensor:
         assert self.sketch is not None
         if self.set.responsibilities == "posterior":
             return self._discriminants(z).softmax(1)
-        fused = self.set.responsibilities == "fused" and not self.set.window
-        logits = self._fuse(z, self.sketch) if fused else self.sketch
-        return (logits / self.set.softness).softmax(1)
+        logits, sharpness = self.sketch, self.set.softness
+        if self.set.responsibilities == "fused" and not self.set.window and self.stats.seen.sum() > 0:
+            logits = self._fuse(z, self.sketch)  # spread over the classes 1 + alpha times as far
+            sharpness *= 1 + self.set.alpha
+        return (logits / sharpness).softmax(1)
 
     def _probe(self, z: Tensor, responsibilities: Tensor) -> None:
         if self.basis is None:
             if min(z.shape) < COMPONENTS:
+                self.outcome["reason"] = _too_few(z)
                 return
             self.basis = pca_basis(z, COMPONENTS)
         if self.probe is None:
-            start = self.text.new_zeros(len(self.names), COMPONENTS)
-            self.probe = GaussianStats(start, structure="per-class", prior_count=0.0, wide=torch.float64)
+            self.probe = self._empty_probe()
         self.probe.update(z.double() @ self.basis, responsibilities)
 
+    def _empty_probe(self) -> GaussianStats:
+        start = self.text.new_zeros(len(self.names), COMPONENTS)
+        return GaussianStats(start, structure="per-class", prior_count=0.0, wide=torch.float64)
+
     def _covariance(self) -> Tensor:
-        return shrink(self.stats.covariance(), self.set.shrinkage, self.set.variance or None)  # Eq. 23
+        found = self.stats.covariance()
+        return found if self.set.write_back else self._regularised(found)  # never twice
+
+    def _regularised(self, cov: Tensor) -> Tensor:
+        return shrink(cov, self.set.shrinkage, self.set.variance or None)  # Eq. 23
 
     # --- sketch refinement by discriminant analysis ---
 
@@ -223,12 +264,18 @@ class BayesTTA(Adapter):
         prior = self.stats.proportion.log()
         if self.set.class_prior == "uniform":
             prior = torch.full_like(prior, -math.log(len(self.names)))
-        rtol = (self.set.pinv_rtol or z.shape[1] * torch.finfo(torch.float32).eps) if self.set.truncate else None
-        return log_discriminant(z, self.stats.mean, self._covariance(), prior, rtol=rtol).to(z.dtype)
+        rtol = None
+        if self.set.truncate:
+            rtol = self.set.pinv_rtol or z.shape[1] * torch.finfo(torch.float32).eps
+        return log_discriminant(z, self.stats.mean, self._covariance(), prior, rtol=rtol).to(
+            z.dtype
+        )
 
     def _fuse(self, z: Tensor, sketch: Tensor, *, remember: bool = False) -> Tensor:
-        """Eq. 27: the sketch plus alpha times the discriminants, in the units that `units` names."""
-        base = sketch if self.set.units != "cosine" else (sketch - self.model.bias) / self.model.scale
+        """Eq. 27: the sketch plus alpha times the discriminants, in the units of `units`."""
+        base = (
+            sketch if self.set.units != "cosine" else (sketch - self.model.bias) / self.model.scale
+        )
         seen = float(self.stats.seen.sum())
         if seen <= 0:
             return base
@@ -245,25 +292,28 @@ class BayesTTA(Adapter):
         fused = alpha * score if self.set.fusion == "gda" else base + alpha * score
         if remember:
             share = len(z) / (len(z) + STEADY) if self.steps else 1.0
-            self.sharpness += share * (float(fused.std(1).mean() / sketch.std(1).mean().clamp_min(1e-12)) - self.sharpness)
+            ratio = float(fused.std(1).mean() / sketch.std(1).mean().clamp_min(1e-12))
+            self.sharpness += share * (ratio - self.sharpness)
         return fused
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Softmax at the temperature that makes answers as sharp on average as the sketch, times `temperature`."""
+        """Softmax, with answers as sharp on average as the sketch at `temperature` 1."""
         return (logits.float() / (self.set.temperature * self.sharpness)).softmax(1)
 
     def _refine(self, sketch: Tensor, answer: Tensor) -> None:
-        """Eqs. 29 and 30: cross-entropy of the sketch against the fixed answer, one smoothed step of the norms."""
+        """Eqs. 29 and 30: cross-entropy of the sketch against the fixed answer, a smoothed step."""
         if self.set.units == "cosine":
             sketch = (sketch - self.model.bias) / self.model.scale
-        target = self.probabilities(answer).to(sketch.dtype) if self.set.units == "spread" else answer.softmax(1)
+        target = answer.softmax(1)
+        if self.set.units == "spread":
+            target = self.probabilities(answer).to(sketch.dtype)
         loss = -(target * sketch.log_softmax(1)).sum(1).mean()
         self.tuned.step(loss, keep=self.set.beta)
 
     # --- guard ---
 
     def _guarded(self, x: Tensor, answer: Tensor) -> Tensor | None:
-        """Compare with the pristine model; on collapse go back to the last good state and answer from there."""
+        """Compare with the pristine model; on collapse answer from the last good state."""
         chosen = slice(None)
         if self.set.refine:
             chosen = slice(self.steps % min(PROBE, len(x)), None, PROBE)
@@ -281,18 +331,19 @@ class BayesTTA(Adapter):
             self.returns = returns  # slower and less trusting from here on
             self.tuned.restart(optimiser_only=True)
             self.watch.restart()
+            self.record["structure"] = self.structure or "shared"
             with torch.no_grad():
-                return self._predict(x)
+                z = self.model.encode_image(x, self.tuned)
+                self.sketch = self.model.logits(z, self.text)
+                return self._fuse(z, self.sketch)
         if signs["healthy"] and self.steps % GOOD_EVERY == 0:
             self.good = self._core()
         return None
 
     def summary(self) -> dict[str, Any]:
-        covariance = {"structure": self.structure or "shared", "decided": self.structure is not None, **self.outcome}
-        return {
-            "covariance": covariance,
-            "guard": {"on": self.set.guard, "returns": len(self.events), "events": self.events[-20:]},
-        }
+        chosen = {"structure": self.structure or "shared", "decided": self.structure is not None}
+        guard = {"on": self.set.guard, "returns": len(self.events), "events": self.events[-20:]}
+        return {"covariance": {**chosen, **self.outcome}, "guard": guard}
 
     # --- state ---
 
@@ -302,22 +353,23 @@ class BayesTTA(Adapter):
         state |= {f"stats/{key}": value for key, value in self.stats.state_dict().items()}
         state["spread"] = self.spread.clone()
         state["sharpness"] = torch.tensor(self.sharpness, dtype=torch.float64)
-        state["structure"] = torch.tensor(-1 if self.structure is None else stats.STRUCTURES.index(self.structure))
+        known = [None, *stats.STRUCTURES]
+        state["structure"] = torch.tensor(known.index(self.structure))
         return state
 
     def _load_core(self, state: Mapping[str, Tensor]) -> None:
-        code = int(state["structure"])
-        self.structure = None if code < 0 else stats.STRUCTURES[code]
+        self.structure = [None, *stats.STRUCTURES][int(state["structure"])]
         self.stats = self._statistics(self.structure or "shared")
-        self.stats.load_state_dict({key: state[f"stats/{key}"] for key in ("count", "mean", "scatter")})
+        self.stats.load_state_dict({key: state[f"stats/{key}"] for key in SUMS})
         self.tuned.load_state_dict(state, "tuned/")
         self.spread, self.sharpness = state["spread"].clone(), float(state["sharpness"])
 
     def state_dict(self) -> dict[str, Tensor]:
         state = {**super().state_dict(), **self._core(), "watch": self.watch.sums.clone()}
         state |= {f"good/{key}": value for key, value in self.good.items()}
-        said = json.dumps({"returns": self.returns, "events": self.events, "outcome": self.outcome}).encode()
-        state["said"] = torch.frombuffer(bytearray(said), dtype=torch.uint8).clone()
+        said = {"returns": self.returns, "events": self.events, "outcome": self.outcome}
+        letters = bytearray(json.dumps(said).encode())
+        state["said"] = torch.frombuffer(letters, dtype=torch.uint8).clone()
         if self.basis is not None and self.probe is not None:
             state["basis"] = self.basis.clone()
             state |= {f"probe/{key}": value for key, value in self.probe.state_dict().items()}
@@ -329,13 +381,13 @@ class BayesTTA(Adapter):
         self.returns, self.events, self.outcome = said["returns"], said["events"], said["outcome"]
         self._load_core(state)
         self.watch.sums = state["watch"].clone()
-        self.good = {key.removeprefix("good/"): value.clone() for key, value in state.items() if key.startswith("good/")}
+        good = {key: value for key, value in state.items() if key.startswith("good/")}
+        self.good = {key.removeprefix("good/"): value.clone() for key, value in good.items()}
         self.basis, self.probe = None, None
         if "basis" in state:
             self.basis = state["basis"].clone()
-            start = self.text.new_zeros(len(self.names), COMPONENTS)
-            self.probe = GaussianStats(start, structure="per-class", prior_count=0.0, wide=torch.float64)
-            self.probe.load_state_dict({key: state[f"probe/{key}"] for key in ("count", "mean", "scatter")})
+            self.probe = self._empty_probe()
+            self.probe.load_state_dict({key: state[f"probe/{key}"] for key in SUMS})
 
     def _merge(self, other: BayesTTA) -> None:
         if other.samples == 0:
@@ -346,8 +398,9 @@ class BayesTTA(Adapter):
             return
         if self.stats.structure != other.stats.structure:
             raise ValueError(
-                f"one adapter chose the {self.stats.structure} covariance, the other the {other.stats.structure} one: "
-                "force the same with test='shared' or test='per-class'."
+                f"one adapter chose the {self.stats.structure} covariance, the other the "
+                f"{other.stats.structure} one: force the same with test='shared' or "
+                "test='per-class'."
             )
         share = other.samples / (self.samples + other.samples)
         self.stats.merge(other.stats)

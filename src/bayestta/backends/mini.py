@@ -52,6 +52,7 @@ def save_weights(
     packed["token_rows"] = state[TABLE][used_tokens].half().contiguous()
     packed["token_ids"] = used_tokens.to(torch.int32)
     save_file(packed, path, metadata={"about": json.dumps(about, sort_keys=True)})
+    path.chmod(0o644)  # safetensors writes for the owner alone, and this file is shipped
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
@@ -80,4 +81,5 @@ def load_mini(name: str) -> OpenCLIP:
         ) from error
     tokenizer = SimpleTokenizer(context_length=_TEXT["context_length"])
     trained_on = frozenset({"cifar10/train", "mnist/train"})
-    return OpenCLIP(name, clip, tokenizer, trained_on=trained_on)
+    layout = torch.channels_last if name == "mini-rn" else torch.contiguous_format
+    return OpenCLIP(name, clip, tokenizer, trained_on=trained_on, layout=layout)
