@@ -1,8 +1,9 @@
 """The whole BayesTTA step against one plain forward: `python benchmarks/step.py`.
 
-Random weights, batches of 16 at 224 pixels, ViT-B/16 and RN50. In one run and interleaved: `encode_image` under no_grad, the
-floor (one forward plus a backward to the norms' parameters), and `adapt` with the default settings and with both presets.
-Medians of five; the ratios are what counts.
+Random weights, batches of 16 at 224 pixels, ViT-B/16 and RN50. In one run and interleaved:
+`encode_image` under no_grad, the floor (one forward plus a backward to the norms' parameters), and
+`adapt` with the default settings and with both presets. Medians of five; the ratios are what
+counts.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ TEMPLATES = ["a photo of a {}."]
 
 
 def random_model(architecture: str) -> VLM:
-    """The architecture with random weights; zero-initialised BatchNorms are set to one, or no gradient would flow."""
+    """The architecture with random weights; zero-initialised BatchNorms are set to one, or no
+    gradient would flow."""
     import_torchvision()
     import open_clip
 
@@ -77,7 +79,9 @@ def measure(architecture: str, batch: int, repeats: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
@@ -86,9 +90,13 @@ def main() -> None:
     for architecture in ("ViT-B-16", "RN50"):
         medians = measure(architecture, args.batch, args.repeats)
         found[architecture] = medians
-        print(f"{architecture}, B={args.batch}, {torch.get_num_threads()} threads, median of {args.repeats}")
+        print(
+            f"{architecture}, B={args.batch}, {torch.get_num_threads()} threads, "
+            f"median of {args.repeats}"
+        )
         for title, taken in medians.items():
-            print(f"  {title:14s} {taken:7.3f} s  {taken / medians['encode_image']:5.2f} x encode_image")
+            ratio = taken / medians["encode_image"]
+            print(f"  {title:14s} {taken:7.3f} s  {ratio:5.2f} x encode_image")
     if args.out:
         args.out.write_text(json.dumps(found, indent=1))
 

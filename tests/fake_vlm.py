@@ -94,7 +94,7 @@ def world(
 ):
     """A model, and a stream of (x, y) that drifts away from it.
 
-    `spread` makes the classes differ in size; `gap` is the distance between image and text features.
+    `spread` makes the classes differ in size; `gap` lies between image and text features.
     """
     rng = torch.Generator().manual_seed(seed)
 
@@ -102,7 +102,11 @@ def world(
         return torch.randn(*shape, generator=rng, dtype=torch.float64)
 
     visual = tower(kind, dim, seed)
-    centres, direction, size = signal * normal(K, PIXELS), normal(PIXELS), 1 + spread * torch.arange(K)
+    centres, direction, size = (
+        signal * normal(K, PIXELS),
+        normal(PIXELS),
+        1 + spread * torch.arange(K),
+    )
     with torch.no_grad():
         features = functional.normalize(visual(centres), dim=1)
     text = features - features.mean(0) + gap * functional.normalize(normal(1, dim), dim=1)

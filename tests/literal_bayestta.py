@@ -48,7 +48,7 @@ class Released:
         """The test as released: every way out of it says homogeneous."""
         N, K = P.shape
         d = COMPONENTS
-        if N < d:
+        if d > N:
             return True  # PCA raises in the released code; defined so
         low = torch.from_numpy(PCA(d, svd_solver="full").fit_transform(z.double().numpy()))
         P, n, covs = P.double(), P.double().sum(0), []
@@ -78,7 +78,7 @@ class Released:
         F = M * a / (d1 * (1 - a + M * a / d2))
         critical = f_distribution.ppf(0.95, d1, d2)
         self.test = {"statistic": F, "critical": critical, "df1": d1, "df2": d2}
-        return F <= critical
+        return critical >= F
 
     def step(self, x):
         text, (K, D) = self.text, self.text.shape
@@ -157,7 +157,7 @@ class Paper:
         """(8) to (14); a test that cannot be carried says homogeneous."""
         N, K = P.shape
         d = COMPONENTS
-        if N < d:
+        if d > N:
             return True
         low = torch.from_numpy(PCA(d, svd_solver="full").fit_transform(z.double().numpy()))
         P, n = P.double(), P.double().sum(0)
@@ -180,7 +180,7 @@ class Paper:
         F = M_star / (d1 * (1 + M_star / d2))
         critical = f_distribution.ppf(0.95, d1, d2)
         self.test = {"statistic": F, "critical": critical, "df1": d1, "df2": d2}
-        return F <= critical
+        return critical >= F
 
     def score(self, z):
         """(25): the discriminants of the current parameters, sample by sample."""
@@ -209,7 +209,9 @@ class Paper:
         for k in range(K):  # (20)
             total = sum(gamma[i, k] * z[i] for i in range(N))
             self.mean[k] = (before[k] * self.mean[k] + total) / self.s[k]
-        scatter = [sum(gamma[i, k] * outer(z[i] - self.mean[k]) for i in range(N)) for k in range(K)]
+        scatter = [
+            sum(gamma[i, k] * outer(z[i] - self.mean[k]) for i in range(N)) for k in range(K)
+        ]
         if self.structure == "shared":  # (21)
             s = before.sum()
             shared = (s * self.sigma[0] + sum(scatter)) / (s + N)

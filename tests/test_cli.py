@@ -8,9 +8,9 @@ import io
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
-import time
 import zlib
 from pathlib import Path
 from typing import Any
@@ -138,16 +138,15 @@ def test_help_is_light_and_fast() -> None:
         "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(SRC)}
-    spent = []
-    for _ in range(3):
-        began = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-c", code, "--help"], env=environment, capture_output=True, text=True
-        )
-        spent.append(time.perf_counter() - began)
-        assert done.returncode == 0, done.stderr
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--help"], env=environment, capture_output=True, text=True
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
     assert "predict" in done.stdout
-    assert min(spent) < 1
+    # Processor time: a busy machine is not the command's fault.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
 
 
 def test_version() -> None:

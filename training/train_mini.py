@@ -1,8 +1,10 @@
-"""Train an embedded mini model: `python training/train_mini.py mini-rn`; run again to go on where it stopped.
+"""Train an embedded mini model: `python training/train_mini.py mini-rn`; run again to go on where
+it stopped.
 
-Image-caption pairs of the CIFAR-10 and MNIST train splits, without their last 5,000 images, upright and in normal light
-(random crop, and for CIFAR-10 a mirror). The loss is contrastive in both directions with all pairs of one class as
-positives. At the end the logit scale is fitted to the held-out images and the weights are written in float16.
+Image-caption pairs of the CIFAR-10 and MNIST train splits, without their last 5,000 images, upright
+and in normal light (random crop, and for CIFAR-10 a mirror). The loss is contrastive in both
+directions with all pairs of one class as positives. At the end the logit scale is fitted to the
+held-out images and the weights are written in float16.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
-from captions import SYNONYMS, UNSEEN, captions
 from torch import Tensor, nn
+from torch.nn import functional
 
 from bayestta.backends import mini
 from bayestta.data import sources
 from bayestta.text import TEMPLATES
+from captions import SYNONYMS, UNSEEN, captions
 
 HELD_OUT = 5000
 MEAN = torch.tensor([0.48145466, 0.4578275, 0.40821073]).view(1, 3, 1, 1)
@@ -79,7 +81,7 @@ def load() -> dict[str, tuple[Tensor, Tensor]]:
 def pixels(x: Tensor, size: int) -> Tensor:
     """uint8 (B,3,h,w) -> normalised (B,3,size,size), resampled as Pillow's bicubic filter does."""
     x = (
-        F.interpolate(x.float(), (size, size), mode="bicubic", antialias=True)
+        functional.interpolate(x.float(), (size, size), mode="bicubic", antialias=True)
         .round_()
         .clamp_(0, 255)
         / 255
@@ -91,7 +93,7 @@ def crop(x: Tensor, mirror: bool, generator: torch.Generator) -> Tensor:
     """A random shift of up to an eighth of the side, and a mirror image for half of the batch."""
     side = x.shape[-1]
     pad = side // 8
-    padded = F.pad(x, (pad,) * 4)
+    padded = functional.pad(x, (pad,) * 4)
     rows = torch.randint(0, 2 * pad + 1, (len(x), 1), generator=generator) + torch.arange(side)
     cols = torch.randint(0, 2 * pad + 1, (len(x), 1), generator=generator) + torch.arange(side)
     if mirror:
@@ -125,7 +127,7 @@ def prototypes(model: nn.Module, tokenizer, names: list[str], templates: list[st
         model.encode_text(tokenizer([t.format(n) for t in templates]), normalize=True).mean(0)
         for n in names
     ]
-    return F.normalize(torch.stack(text), dim=1)
+    return functional.normalize(torch.stack(text), dim=1)
 
 
 def main() -> None:
@@ -227,8 +229,9 @@ def main() -> None:
                 guess[:, :10] = -9
             held.append(100 * (guess.argmax(1) == y[:2000]).float().mean().item())
         print(
-            f"{args.name} epoch {epoch + 1}/{recipe.epochs} loss {total / steps:.3f} scale {model.logit_scale.exp():.1f} "
-            f"held-out cifar10 {held[0]:.1f} mnist {held[1]:.1f} {seconds:.0f} s",
+            f"{args.name} epoch {epoch + 1}/{recipe.epochs} loss {total / steps:.3f} "
+            f"scale {model.logit_scale.exp():.1f} held-out cifar10 {held[0]:.1f} "
+            f"mnist {held[1]:.1f} {seconds:.0f} s",
             flush=True,
         )
         saved = {
@@ -252,7 +255,8 @@ def main() -> None:
 
 @torch.no_grad()
 def finish(model, tokenizer, tokens, data, name: str, out: Path, seconds: float) -> None:
-    """Fit the logit scale to the held-out images, measure on the test splits and write the weight file."""
+    """Fit the logit scale to the held-out images, measure on the test splits and write the weight
+    file."""
     size = mini.CONFIGS[name]["vision_cfg"]["image_size"]
     names = [group[0] for group in SYNONYMS]
     groups = {"cifar10": slice(0, 10), "mnist": slice(10, 20)}
@@ -265,7 +269,9 @@ def finish(model, tokenizer, tokens, data, name: str, out: Path, seconds: float)
         for k, g in groups.items()
     }
     scales = torch.logspace(0.3, 2, 200)
-    loss = [sum(F.cross_entropy(s * c, y).item() for c, y in cosines.values()) for s in scales]
+    loss = [
+        sum(functional.cross_entropy(s * c, y).item() for c, y in cosines.values()) for s in scales
+    ]
     model.logit_scale.fill_(scales[int(torch.tensor(loss).argmin())].log())
     about = {
         "name": name,

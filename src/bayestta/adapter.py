@@ -1,4 +1,5 @@
-"""The base of every method: two verbs, a registry, and state that can be saved, loaded and merged."""
+"""The base of every method: two verbs, a registry, and state that can be saved, loaded and
+merged."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ COMMON = ("self", "model", "names", "templates", "seed")
 class Adapter:
     """A method. `adapt` answers and learns; `predict` answers and changes nothing.
 
-    A subclass keeps every hyper-parameter as an attribute of the same name, puts all that moves into `restart`,
-    `state_dict` and `load_state_dict`, and never writes into the model.
+    A subclass keeps every hyper-parameter as an attribute of the same name, puts all that moves
+    into `restart`, `state_dict` and `load_state_dict`, and never writes into the model.
 
     Parameters
     ----------
@@ -53,20 +54,24 @@ class Adapter:
     norms: str = "source"
     needs_encoder: ClassVar[bool] = False  # True: cached features are not enough
 
-    def __init__(self, model: VLM, names: Sequence[str], templates: Sequence[str], *, seed: int = 0) -> None:
+    def __init__(
+        self, model: VLM, names: Sequence[str], templates: Sequence[str], *, seed: int = 0
+    ) -> None:
         self.model, self.seed = model, seed
         self.names, self.templates = check_names(names), check_templates(templates)
         if self.needs_encoder and not any(True for _ in model.visual.parameters()):
             raise ValueError(
-                f"{self.name} runs the image tower, which cached features lack: give it a model such as 'lit', or use a "
-                "method that works on features (zero-shot, tda, dota, bca, dpe, bayestta with refine=False)."
+                f"{self.name} runs the image tower, which cached features lack: give it a model "
+                "such as 'lit', or use a method that works on features (zero-shot, tda, dota, bca, dpe, "
+                "bayestta with refine=False)."
             )
         self.text = self.make_text()  # (K,D)
         self.generator = torch.Generator()
         self.restart()
 
     def make_text(self) -> Tensor:
-        """The text classifier (K,D); by default the data set's templates, the same for every method."""
+        """The text classifier (K,D); by default the data set's templates, the same for every
+        method."""
         return classifier(self.model, self.names, self.templates)
 
     # --- the two verbs ---
@@ -104,8 +109,8 @@ class Adapter:
         if bad.any():
             first = int(bad.nonzero()[0])
             raise ValueError(
-                f"{int(bad.sum())} of {len(plain)} images of the batch hold NaN or infinite pixels (first: {first}): "
-                "remove them; the state is unchanged."
+                f"{int(bad.sum())} of {len(plain)} images of the batch hold NaN or infinite pixels "
+                f"(first: {first}): remove them; the state is unchanged."
             )
 
     # --- state ---
@@ -115,7 +120,9 @@ class Adapter:
         self.generator.manual_seed(self.seed)
         self.samples = 0
         self.steps = 0
-        self.sketch: Tensor | None = None  # zero-shot logits of the last batch, where the method has them
+        self.sketch: Tensor | None = (
+            None  # zero-shot logits of the last batch, where the method has them
+        )
         self.record: dict[str, Any] = {}  # what the last step has to say
 
     def summary(self) -> dict[str, Any]:
@@ -162,8 +169,8 @@ class Adapter:
         for key in ("method", "hyper", "names", "templates", "model"):
             if mine[key] != theirs[key]:
                 raise ValueError(
-                    f"the two adapters differ in {key} ({_short(mine[key])} against {_short(theirs[key])}): merge only "
-                    "copies that were made alike."
+                    f"the two adapters differ in {key} ({_short(mine[key])} against "
+                    f"{_short(theirs[key])}): merge only copies that were made alike."
                 )
 
     # --- files ---
@@ -190,30 +197,35 @@ class Adapter:
         os.replace(partial, path)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Go on from a file that `save` wrote; another method, model, class list or setting is refused."""
+        """Go on from a file that `save` wrote; another method, model, class list or setting is
+        refused."""
         try:
             with safe_open(path, "pt") as file:
                 header = json.loads((file.metadata() or {})["bayestta"])
                 state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
         except (SafetensorError, KeyError, json.JSONDecodeError) as error:
-            raise ValueError(f"{path} is no complete BayesTTA state ({error}): use another file, or start anew.") from None
+            raise ValueError(
+                f"{path} is no complete BayesTTA state ({error}): use another file, or start anew."
+            ) from None
         mine = self.header()
         for key in ("schema", "method", "model", "names", "templates", "hyper"):
             if header.get(key) != mine[key]:
                 raise ValueError(
-                    f"{path} was saved with another {key} ({_short(header.get(key))}) than this adapter's "
-                    f"({_short(mine[key])}): build the adapter as it was, or start anew."
+                    f"{path} was saved with another {key} ({_short(header.get(key))}) than this "
+                    f"adapter's ({_short(mine[key])}): build the adapter as it was, or start anew."
                 )
         expected = {key for key in self.state_dict() if not self._grows(key)}
         given = {key for key in state if not self._grows(key)}
         if expected != given:
             raise ValueError(
-                f"{path} lacks {sorted(expected - given)} and adds {sorted(given - expected)}: it is of another version; "
-                "start anew."
+                f"{path} lacks {sorted(expected - given)} and adds {sorted(given - expected)}: it "
+                "is of another version; start anew."
             )
         self.load_state_dict(state)
 
-    growing: ClassVar[tuple[str, ...]] = ("@",)  # parts of keys that exist only once something was seen
+    growing: ClassVar[tuple[str, ...]] = (
+        "@",
+    )  # parts of keys that exist only once something was seen
 
     def _grows(self, key: str) -> bool:
         return any(part in key for part in self.growing)
@@ -235,7 +247,9 @@ def register(cls: A) -> A:
     if not cls.name:
         raise ValueError(f"{cls.__name__} has no name: set the class attribute `name`.")
     if cls.name in _REGISTRY and _REGISTRY[cls.name].__qualname__ != cls.__qualname__:
-        raise ValueError(f"method {cls.name!r} is registered twice: give {cls.__name__} another name.")
+        raise ValueError(
+            f"method {cls.name!r} is registered twice: give {cls.__name__} another name."
+        )
     _REGISTRY[cls.name] = cls
     return cls
 
@@ -254,7 +268,13 @@ def hyperparameters(cls: type[Adapter]) -> dict[str, inspect.Parameter]:
 
 
 def make_adapter(
-    name: str, model: VLM, names: Sequence[str], templates: Sequence[str], *, seed: int = 0, **hyper: Any
+    name: str,
+    model: VLM,
+    names: Sequence[str],
+    templates: Sequence[str],
+    *,
+    seed: int = 0,
+    **hyper: Any,
 ) -> Adapter:
     """Build a method by name; an unknown hyper-parameter is refused with the valid ones."""
     known = methods()

@@ -1,8 +1,9 @@
 """A matrix of runs from a TOML file: in parallel, each isolated, and never the same run twice.
 
-A file has a table `[bench]` with what all runs share (`seeds`, `limit`, `batch_size`, …) and a list `[[runs]]` whose
-`data`, `models`, `methods` and `seeds` are multiplied out, `set` gives hyper-parameters and `grid` several values of one.
-A finished run is one JSON file whose name says what it was: starting again goes on with what is missing.
+A file has a table `[bench]` with what all runs share (`seeds`, `limit`, `batch_size`, …) and a list
+`[[runs]]` whose `data`, `models`, `methods` and `seeds` are multiplied out, `set` gives
+hyper-parameters and `grid` several values of one. A finished run is one JSON file whose name says
+what it was: starting again goes on with what is missing.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ def read_bench(path: str | os.PathLike[str]) -> list[Run]:
         for run in _multiply({**shared, **entry}):
             runs.setdefault(run.file, run)
     if not runs:
-        raise ValueError(f"{path} holds no run: add a [[runs]] table with data, models and methods.")
+        raise ValueError(
+            f"{path} holds no run: add a [[runs]] table with data, models and methods."
+        )
     return list(runs.values())
 
 
@@ -150,7 +153,8 @@ def run_bench(
     processes: int | None = None,
     progress: Callable[[Run, str], object] | None = None,
 ) -> tuple[list[Result], dict[str, str]]:
-    """Carry out what is missing in the folder; results in the order of the runs, and the error of each failed run."""
+    """Carry out what is missing in the folder; results in the order of the runs, and the error of
+    each failed run."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     processes = processes or os.cpu_count() or 1

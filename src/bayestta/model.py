@@ -53,7 +53,7 @@ class VLM:
         self.trained_on = trained_on
         self.layout = layout  # channels_last: up to 2.8 times as fast for small convolutions
         if layout != torch.contiguous_format:
-            visual.to(memory_format=layout)
+            visual.to(memory_format=layout)  # type: ignore[call-overload]
         self.encode_seconds = 0.0  # in forward passes of the image tower, for the runner's account
 
     @property

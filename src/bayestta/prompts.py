@@ -35,7 +35,7 @@ class PromptLearner:
             raise ValueError(str(error)) from None
         # Where the texts part tells the place of the context, whatever the tokenizer puts before.
         first, end = _common(probe[0], probe[1]), _common(probe[1], probe[2])
-        if end == first:
+        if end <= first:
             raise ValueError("the context is empty: give the words it starts from.")
         self.model = model
         self.start = embedded[1, first:end].clone()  # (n,W)

@@ -231,7 +231,8 @@ class BayesTTA(Adapter):
         if self.set.responsibilities == "posterior":
             return self._discriminants(z).softmax(1)
         logits, sharpness = self.sketch, self.set.softness
-        if self.set.responsibilities == "fused" and not self.set.window and self.stats.seen.sum() > 0:
+        fused = self.set.responsibilities == "fused" and not self.set.window
+        if fused and self.stats.seen.sum() > 0:
             logits = self._fuse(z, self.sketch)  # spread over the classes 1 + alpha times as far
             sharpness *= 1 + self.set.alpha
         return (logits / sharpness).softmax(1)

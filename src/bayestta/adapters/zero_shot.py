@@ -13,15 +13,19 @@ from bayestta.text import classifier, templates
 
 @register
 class ZeroShot(Adapter):
-    """CLIP as it is: logits are scaled cosines between image and text prototypes (Radford et al., ICML 2021).
+    """CLIP as it is: logits are scaled cosines between image and text prototypes (Radford et al.,
+    ICML 2021).
 
-    With the data set's templates it is the text classifier that every other method starts from; `--templates single`
-    gives the paper's row.
+    With the data set's templates it is the text classifier that every other method starts from;
+    `--templates single` gives the paper's row.
     """
 
     name = "zero-shot"
     title = "CLIP zero-shot"
-    citation = "Radford et al., Learning Transferable Visual Models From Natural Language Supervision, ICML 2021"
+    citation = (
+        "Radford et al., Learning Transferable Visual Models From Natural Language Supervision, "
+        "ICML 2021"
+    )
 
     @torch.no_grad()
     def _adapt(self, x: Tensor) -> Tensor:

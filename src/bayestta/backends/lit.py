@@ -56,8 +56,16 @@ class Lit(VLM):
 
     def __init__(self, visual: Tower, text: Any, tokenizer: Any, centre: Tensor) -> None:
         transform, dim = Preprocess(SIZE, MEAN, STD), len(centre)
-        tower = {"mean": MEAN, "std": STD, "layout": torch.channels_last}
-        super().__init__("lit", visual, transform, dim=dim, scale=SCALE, **tower)
+        super().__init__(
+            "lit",
+            visual,
+            transform,
+            dim=dim,
+            scale=SCALE,
+            mean=MEAN,
+            std=STD,
+            layout=torch.channels_last,
+        )
         self.text, self.tokenizer, self.centre = text, tokenizer, centre
 
     def towers(self) -> list[nn.Module]:

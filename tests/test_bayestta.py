@@ -1,0 +1,497 @@
+"""BayesTTA: both presets against literal transcriptions, and what the default promises."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from bayestta.adapters import bayes_tta
+from bayestta.adapters.bayes_tta import BayesTTA
+from fake_vlm import Fake, names, world
+from literal_bayestta import Paper, Released
+
+EPS = torch.finfo(torch.float32).eps
+LITERAL = {"released": Released, "paper": Paper}
+TESTED = ("statistic", "critical", "df1", "df2")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def make(model, **hyper):
+    return BayesTTA(model, names(model), ["{}"], **hyper)
+
+
+def in_float32(model):
+    return Fake(model.visual.float(), model.table.float(), model.scale)
+
+
+def same_state(a, b):
+    a, b = a.state_dict(), b.state_dict()
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+# --- the presets ---
+
+CASES = [
+    pytest.param(preset, K, test, id=f"{preset}-{K}-{test or 'tested'}")
+    for preset in LITERAL
+    for K in (10, 2)
+    for test in (None, "shared", "per-class")
+]
+
+
+def both(preset, K, test, *, narrow=False, rtol=None):
+    """The adapter and its transcription after ten batches, with the logits of each."""
+    kind, size = ("BatchNorm", 32) if K == 10 else ("LayerNorm", 100)
+    model, stream = world(K, kind, batch=size, spread=0.0 if K == 10 else 0.5)
+    model = in_float32(model) if narrow else model
+    forced = {"test": test} if test else {}
+    adapter = make(model, preset=preset, **({"pinv_rtol": rtol} if rtol else {}), **forced)
+    literal = LITERAL[preset](
+        model.visual,
+        adapter.text,
+        scale=model.scale,
+        rtol=rtol or model.dim * EPS,
+        structure=test,
+    )
+    pairs = []
+    for x, _ in stream:
+        x = x.to(model.dtype)
+        pairs.append((adapter.adapt(x), literal.step(x)))
+    assert len(pairs) == 10
+    return adapter, literal, pairs
+
+
+@pytest.mark.parametrize(("preset", "K", "test"), CASES)
+def test_preset_equals_its_transcription_in_float64(preset, K, test):
+    adapter, literal, pairs = both(preset, K, test, rtol=24 * EPS)
+    for ours, theirs in pairs:
+        assert ours.dtype == torch.float64
+        error = (ours - theirs).abs() / theirs.abs().amax(1, keepdim=True)  # of each sample's own
+        assert error.max() < 1e-8
+        assert torch.equal(ours.argmax(1), theirs.argmax(1))
+    assert adapter.structure == literal.structure
+    if test is None:  # K=2: both reject; K=10: neither can
+        assert literal.structure == ("per-class" if K == 2 else "shared")
+    if literal.test is not None:
+        assert {key: adapter.record[key] for key in TESTED} == pytest.approx(literal.test)
+    tuned = [p for p in literal.visual.parameters() if p.requires_grad]
+    assert len(tuned) == len(adapter.tuned)
+    for ours, theirs, start in zip(
+        adapter.tuned.values(), tuned, adapter.tuned.start.values(), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+        assert not torch.equal(ours, start)  # refinement took place
+
+
+@pytest.mark.parametrize(("preset", "K", "test"), CASES)
+def test_preset_equals_its_transcription_in_float32(preset, K, test):
+    # The cut-off of 512 features: that of 24 would lie on the ridge, where float32 cannot decide.
+    _, _, pairs = both(preset, K, test, narrow=True, rtol=512 * EPS)
+    assert all(ours.dtype == torch.float32 for ours, _ in pairs)
+    assert max(float((a - b).abs().max() / b.abs().max()) for a, b in pairs) < 2e-3
+    same = torch.cat([a.argmax(1) == b.argmax(1) for a, b in pairs])
+    assert same.double().mean() > 0.99
+
+
+def test_the_default_cut_off_is_that_of_float32():
+    model, stream = world(3, batch=16, batches=2)
+    given, default = (
+        make(model, preset="released", pinv_rtol=24 * EPS),
+        make(model, preset="released"),
+    )
+    other = make(model, preset="released", pinv_rtol=0.05)
+    for x, _ in stream:
+        one, two, three = given.adapt(x), default.adapt(x), other.adapt(x)
+    assert torch.equal(one, two)
+    assert not torch.allclose(one, three)
+
+
+@pytest.mark.parametrize("preset", LITERAL)
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("K", "size"), [(2, 100), (3, 90), (10, 120), (10, 8), (10, 15)])
+def test_the_published_tests_of_homogeneity(preset, seed, K, size):
+    model, stream = world(
+        K, batch=size, batches=1, seed=seed, spread=0.3 * seed / K, scale=100.0 if seed % 2 else 30
+    )
+    adapter = make(model, preset=preset, refine=False)
+    literal = LITERAL[preset](model.visual, adapter.text, scale=model.scale, rtol=24 * EPS)
+    z = model.encode_image(stream[0][0])
+    homogeneous = literal.homogeneous(z, model.logits(z, adapter.text).softmax(1))
+    adapter.adapt(stream[0][0])
+    assert adapter.structure == ("shared" if homogeneous else "per-class")
+    if literal.test is None:
+        assert adapter.record["statistic"] is None
+        assert not adapter.record["usable"]
+        assert adapter.record["reason"]
+    else:
+        assert {key: adapter.record[key] for key in TESTED} == pytest.approx(literal.test)
+
+
+def test_the_released_choice_leaves_the_down_sampling_branch_alone():
+    model, stream = world(3, "BatchNorm", batch=16, batches=1)
+    released, every = make(model, preset="released"), make(model, preset="paper")
+    assert set(every.tuned) - set(released.tuned) == {"downsample.1.weight", "downsample.1.bias"}
+    before = model.fingerprint
+    del model.__dict__["fingerprint"]
+    released.adapt(stream[0][0])
+    every.adapt(stream[0][0])
+    assert model.fingerprint == before
+
+
+def test_a_shared_covariance_leaves_only_the_distances():
+    """Log determinant and prior are the same for every class: softmax does not see them."""
+    model, stream = world(4, batch=32, batches=3)
+    adapter = make(model, preset="released", test="shared", refine=False)
+    for x, _ in stream:
+        answer = adapter.adapt(x)
+    z = model.encode_image(x)
+    cov = adapter.stats.covariance() * (1 - 1e-4) + 1e-6 * torch.eye(24)
+    inverse = torch.linalg.pinv(cov, rtol=24 * EPS)
+    step = z[:, None] - adapter.stats.mean  # (B,K,D)
+    distance = torch.einsum("bkd,de,bke->bk", step, inverse, step)
+    bare = model.logits(z, adapter.text) - 0.5 * distance
+    torch.testing.assert_close(answer.softmax(1), bare.softmax(1), rtol=1e-7, atol=1e-12)
+    gap = answer - bare
+    torch.testing.assert_close(gap, gap[:1, :1].expand_as(gap), rtol=1e-7, atol=1e-7)
+    assert gap.abs().min() > 1
+
+
+# --- the parts, one by one ---
+
+
+def test_row_b_forces_a_covariance_a_class():
+    model, stream = world(3, batch=32, batches=2)
+    adapter = make(model, test="per-class")
+    for x, _ in stream:
+        adapter.adapt(x)
+    assert adapter.stats.scatter.shape == (3, 24, 24)
+    assert (
+        adapter.record["structure"] == adapter.summary()["covariance"]["structure"] == "per-class"
+    )
+    assert adapter.record["statistic"] is None
+
+
+@pytest.mark.parametrize("preset", ["default", "released", "paper"])
+def test_row_c_knows_the_current_batch_only(preset):
+    model, stream = world(3, batch=32, batches=3)
+    hyper = {"preset": preset, "window": True, "refine": False, "test": "shared"}
+    adapter, fresh = make(model, **hyper), make(model, **hyper)
+    for x, _ in stream:
+        adapter.adapt(x)
+        assert float(adapter.stats.seen.sum()) == pytest.approx(32)
+    if preset != "paper":  # whose posterior is that of the batch before
+        fresh.adapt(x)
+        torch.testing.assert_close(adapter.stats.scatter, fresh.stats.scatter)
+        torch.testing.assert_close(adapter.stats.mean, fresh.stats.mean)
+
+
+@pytest.mark.parametrize("preset", ["default", "released", "paper"])
+def test_row_d_answers_and_teaches_by_the_discriminants_alone(preset):
+    model, stream = world(3, batch=32, batches=2)
+    adapter = make(model, preset=preset, fusion="gda")
+    with_sketch = make(model, preset=preset)
+    for x, _ in stream:
+        z = model.encode_image(x, adapter.tuned)
+        answer = adapter.adapt(x)
+        assert not torch.allclose(answer, with_sketch.adapt(x))
+        score = adapter._discriminants(z)
+        centred = score - score.mean(1, keepdim=True)
+        ratio = (answer - answer.mean(1, keepdim=True)) / centred
+        torch.testing.assert_close(ratio, ratio[:1, :1].expand_as(ratio))  # alpha, nothing else
+
+
+@pytest.mark.parametrize("preset", ["default", "released", "paper"])
+def test_row_e_leaves_the_encoder_alone(preset):
+    model, stream = world(3, batch=32, batches=2)
+    adapter = make(model, preset=preset, refine=False)
+    for x, _ in stream:
+        adapter.adapt(x)
+        torch.testing.assert_close(
+            adapter.sketch, model.logits(model.encode_image(x), adapter.text)
+        )
+    assert len(adapter.tuned) == 0
+
+
+def test_row_f_a_reset_is_a_fresh_start():
+    model, stream = world(3, batch=32, batches=4)
+    adapter, fresh = make(model), make(model)
+    for x, _ in stream[:3]:
+        adapter.adapt(x)
+    adapter.restart()
+    assert same_state(adapter, fresh)
+    assert torch.equal(adapter.adapt(stream[3][0]), fresh.adapt(stream[3][0]))
+
+
+def test_a_model_without_norms_is_refused_unless_it_stays_as_it_is():
+    model = Fake(nn.Linear(4, 4).double(), torch.eye(4).double())
+    with pytest.raises(ValueError, match=r"0 norm layers to refine.*use refine=False"):
+        make(model)
+    assert make(model, refine=False).adapt(torch.randn(5, 4).double()).shape == (5, 4)
+
+
+# --- records ---
+
+
+@pytest.mark.parametrize(
+    "hyper", [{}, {"preset": "released"}, {"preset": "paper"}, {"test": "shared"}]
+)
+@pytest.mark.parametrize("size", [3, 40])
+def test_every_result_records_the_test(hyper, size):
+    model, stream = world(3, batch=size, batches=2)
+    adapter = make(model, **hyper)
+    for x, _ in stream:
+        adapter.adapt(x)
+        told = adapter.summary()["covariance"]
+        assert {*TESTED, "usable", "rejects", "structure", "reason", "test"} <= told.keys()
+        assert {*TESTED, "usable", "structure"} <= adapter.record.keys()
+        assert told["structure"] == "shared"
+        assert isinstance(told["usable"], bool)
+        assert told["usable"] or told["reason"]
+        json.dumps([adapter.record, adapter.summary()], allow_nan=False)
+    if "preset" in hyper and size == 40:
+        assert told["df1"] == 110
+    if size == 3:
+        assert "no 10 principal components" in told["reason"] or "test" in hyper
+
+
+# --- the default's own test: it waits for evidence ---
+
+
+def flat_world(different: bool, seed: int = 0, batches: int = 12):
+    """Two Gaussian classes in ten dimensions, far out on the unit sphere, where it is flat."""
+    rng = torch.Generator().manual_seed(seed)
+    mean = torch.zeros(2, 11, dtype=torch.float64)
+    mean[:, 0], mean[0, 1], mean[1, 1] = 50, 4, -4
+    size = torch.tensor([[1.0], [2.0 if different else 1.0]]).double()
+    stream = []
+    for _ in range(batches):
+        y = torch.randint(2, (60,), generator=rng)
+        noise = size[y] * torch.randn(60, 10, generator=rng, dtype=torch.float64)
+        stream.append(mean[y] + functional.pad(noise, (1, 0)))
+    return Fake(nn.Identity(), mean, scale=1000.0), stream
+
+
+def waiting(**changes):
+    return {
+        "refine": False,
+        "responsibilities": "sketch",
+        "softness": 1.0,
+        "test": "box",
+        **changes,
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_different_covariances_are_told_apart_without_a_jump(dtype):
+    model, stream = flat_world(different=True)
+    model = Fake(nn.Identity(), model.table.to(dtype), model.scale)
+    adapter, shared = make(model, **waiting()), make(model, **waiting(test="shared"))
+    chosen = []
+    for x in stream:
+        ours, theirs = adapter.adapt(x.to(dtype)), shared.adapt(x.to(dtype))
+        chosen.append(adapter.structure)
+        if adapter.structure is None:
+            assert adapter.record["waits"]
+            assert adapter.record["structure"] == "shared"
+        if chosen.count("per-class") <= 1:  # the step of the switch included
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    assert chosen[0] is None
+    assert chosen[-1] == "per-class"
+    told = adapter.summary()["covariance"]
+    assert told["decided"]
+    assert told["usable"]
+    assert told["statistic"] > told["critical"]
+    assert not torch.allclose(ours, theirs, rtol=1e-2)  # from then on each class has its own
+    a, b = adapter.stats.covariance().diagonal(dim1=1, dim2=2).mean(1)
+    assert b > 1.3 * a
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_equal_covariances_stay_shared(seed):
+    model, stream = flat_world(different=False, seed=seed)
+    adapter = make(model, **waiting())
+    for x in stream:
+        adapter.adapt(x)
+    told = adapter.summary()["covariance"]
+    assert (told["structure"], told["decided"], told["usable"]) == ("shared", True, True)
+    assert told["statistic"] < told["critical"]
+
+
+def test_a_covariance_a_class_that_does_not_fit_stays_shared(monkeypatch):
+    monkeypatch.setattr(bayes_tta.stats, "BUDGET_BYTES", 2 * 11 * 11 * 8 - 1)
+    model, stream = flat_world(different=True)
+    adapter = make(model, **waiting())
+    for x in stream:
+        adapter.adapt(x)
+    told = adapter.summary()["covariance"]
+    assert (told["structure"], told["decided"], told["rejects"]) == ("shared", True, True)
+    assert "1,936 bytes" in told["reason"]
+
+
+# --- probabilities ---
+
+
+@pytest.mark.parametrize("preset", ["default", "released", "paper"])
+def test_probabilities_are_as_sure_as_the_sketch(preset):
+    model, stream = world(5, batch=40, batches=4, signal=0.7, scale=20.0)
+    adapter = make(model, preset=preset, alpha=100.0)
+    for x, _ in stream:
+        logits = adapter.adapt(x)
+        p = adapter.probabilities(logits)
+        torch.testing.assert_close(p.sum(1), torch.ones(40))
+        assert torch.equal(p.argmax(1), logits.argmax(1))
+    raw = logits.softmax(1).amax(1)
+    assert raw.median() > 0.999  # hundreds of nats: one-hot
+    sketch = adapter.sketch.softmax(1).amax(1).mean()
+    assert abs(float(p.amax(1).mean() - sketch)) < 0.15
+    warmer = make(model, preset=preset, alpha=100.0, temperature=10.0)
+    warmer.adapt(stream[0][0])
+    assert warmer.probabilities(logits).amax(1).mean() < p.amax(1).mean()
+
+
+# --- state ---
+
+
+def grown(**hyper):
+    """An adapter with something in every part of its state, and the rest of its stream."""
+    model, stream = world(4, "BatchNorm", batch=24, batches=8, signal=1.0)
+    adapter = make(model, **hyper)
+    for x, _ in stream[:5]:
+        adapter.adapt(x)
+    return adapter, [x for x, _ in stream[5:]]
+
+
+@pytest.mark.parametrize(
+    "hyper",
+    [{}, {"preset": "released"}, {"preset": "paper"}, {"test": "per-class"}, {"half_life": 50.0}],
+)
+def test_save_load_go_on_equals_never_stopping(tmp_path, hyper):
+    adapter, rest = grown(**hyper)
+    adapter.events.append({"step": 1, "reason": "a test"})
+    adapter.returns = 1
+    adapter.tuned.restart(optimiser_only=True)
+    adapter.adapt(rest[0])
+    adapter.save(tmp_path / "state.safetensors")
+    other = make(adapter.model, **hyper)
+    other.load(tmp_path / "state.safetensors")
+    assert same_state(adapter, other)
+    if not hyper:
+        assert other.probe is not None
+        assert other.watch.sums[0] > 0
+        assert float(other.good["stats/count"].sum()) > 0
+    assert other.summary() == adapter.summary()
+    assert other.tuned.optimiser.param_groups[0]["lr"] == pytest.approx(0.1 * adapter.set.lr)
+    for x in rest[1:]:
+        assert torch.equal(other.adapt(x), adapter.adapt(x))
+        assert other.record == adapter.record
+    assert same_state(adapter, other)
+
+
+def test_the_switched_structure_survives_a_file(tmp_path):
+    model, stream = flat_world(different=True)
+    adapter, other = make(model, **waiting()), make(model, **waiting())
+    for x in stream[:-1]:
+        adapter.adapt(x)
+    assert adapter.structure == "per-class"
+    adapter.save(tmp_path / "state")
+    other.load(tmp_path / "state")
+    assert other.structure == "per-class"
+    assert torch.equal(other.adapt(stream[-1]), adapter.adapt(stream[-1]))
+
+
+def test_a_file_of_another_adapter_is_refused_and_changes_nothing(tmp_path):
+    adapter, rest = grown()
+    file = tmp_path / "state.safetensors"
+    adapter.save(file)
+    text, visual = adapter.model.table, adapter.model.visual
+    others = {
+        "names": BayesTTA(adapter.model, ["0", "1", "3", "2"], ["{}"]),
+        "model": make(Fake(visual, text, scale=99.0)),
+        "hyper": make(adapter.model, alpha=adapter.set.alpha + 1),
+        "templates": BayesTTA(adapter.model, names(adapter.model), ["{} "]),
+    }
+    for key, other in others.items():
+        other.adapt(rest[0])
+        before = other.state_dict()
+        with pytest.raises(ValueError, match=f"another {key} .* than this adapter's") as caught:
+            other.load(file)
+        assert "\n" not in str(caught.value)
+        assert all(torch.equal(before[k], v) for k, v in other.state_dict().items())
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
+def test_a_truncated_file_is_refused_and_changes_nothing(tmp_path, share):
+    adapter, rest = grown()
+    file = tmp_path / "state.safetensors"
+    adapter.save(file)
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(share * len(whole))])
+    adapter.adapt(rest[0])
+    before = adapter.state_dict()
+    with pytest.raises(ValueError, match="no complete BayesTTA state"):
+        adapter.load(file)
+    assert all(torch.equal(before[k], v) for k, v in adapter.state_dict().items())
+
+
+# --- merge ---
+
+
+@pytest.mark.parametrize("test", ["shared", "per-class"])
+def test_two_shards_merged_equal_one_pass(test):
+    model, stream = world(4, batch=24, batches=6)
+    hyper = {
+        "test": test,
+        "refine": False,
+        "responsibilities": "sketch",
+        "centre": "exact",
+        "units": "logit",
+        "half_life": math.inf,
+        "guard": False,
+    }
+    whole, left, right = (make(model, **hyper) for _ in range(3))
+    for x, _ in stream:
+        whole.adapt(x)
+    for x, _ in stream[:2]:
+        left.adapt(x)
+    for x, _ in stream[2:]:
+        right.adapt(x)
+    left.merge(right)
+    for key, value in whole.stats.state_dict().items():
+        torch.testing.assert_close(left.stats.state_dict()[key], value, rtol=1e-9, atol=1e-12)
+    assert (left.samples, left.steps) == (whole.samples, whole.steps)
+    x = stream[0][0]
+    torch.testing.assert_close(left.predict(x), whole.predict(x), rtol=1e-9, atol=1e-9)
+
+
+def test_merging_into_an_untouched_copy_takes_all_over():
+    adapter, rest = grown()
+    empty, copy = make(adapter.model), make(adapter.model)
+    empty.merge(adapter)
+    assert same_state(empty, adapter)
+    adapter.merge(copy)
+    assert same_state(empty, adapter)
+    assert torch.equal(empty.adapt(rest[0]), adapter.adapt(rest[0]))
+
+
+def test_other_structures_do_not_merge():
+    model, stream = flat_world(different=True)
+    adapter, other = make(model, **waiting()), make(model, **waiting())
+    for x in stream:
+        adapter.adapt(x)
+    other.adapt(stream[0])
+    before = adapter.state_dict()
+    with pytest.raises(ValueError, match="per-class covariance, the other the shared one: force"):
+        adapter.merge(other)
+    assert all(torch.equal(before[k], v) for k, v in adapter.state_dict().items())

@@ -1,0 +1,112 @@
+"""TDA, DPE, DOTA and BCA: one encoder pass, then the features decide and not the batch size."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from bayestta.adapter import make_adapter, methods
+from bayestta.adapters.sequential import CHUNK, Sequential
+from bayestta.cache import Cache
+from fake_vlm import Fake, names
+
+METHODS = [name for name, cls in methods().items() if issubclass(cls, Sequential)]
+
+
+def vectors(K=5, D=24, n=40, *, views=1, scale=30.0, noise=0.9, seed=0, dtype=torch.float64):
+    """A model whose images are features, and samples around its text prototypes."""
+    rng = torch.Generator().manual_seed(seed)
+    text = torch.randn(K, D, generator=rng, dtype=dtype)
+    y = torch.randint(K, (n,), generator=rng)
+    model = Fake(nn.Flatten(), text, scale)
+    z = model.table[y, None] + noise / D**0.5 * torch.randn(n, views, D, generator=rng, dtype=dtype)
+    z = functional.normalize(z, dim=2)
+    return model, z[:, 0] if views == 1 else z[:, :, None, None]  # (n,D) or (n,V,1,1,D)
+
+
+def build(method, model, **hyper):
+    return make_adapter(method, model, names(model), ["{}"], **hyper)
+
+
+def run(adapter, x, batch):
+    return torch.cat([adapter.adapt(part) for part in x.split(batch)])
+
+
+def test_four_methods():
+    assert METHODS == ["bca", "dota", "dpe", "tda"]
+
+
+@pytest.mark.parametrize("views", [1, 20])
+@pytest.mark.parametrize("method", METHODS)
+def test_batch_size_changes_no_bit(method, views):
+    model, x = vectors(dtype=torch.float32, n=23, views=views)
+    one, many = (build(method, model, views=views) for _ in range(2))
+    assert torch.equal(run(one, x, 1), run(many, x, 7))
+    states = one.state_dict(), many.state_dict()
+    different = {key for key in states[0] if not torch.equal(states[0][key], states[1][key])}
+    assert different == {"steps"}
+    assert torch.equal(many.predict(x[3:5]), torch.cat([one.predict(x[i : i + 1]) for i in (3, 4)]))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_first_view_is_the_sketch_and_ten_percent_count(method):
+    model, x = vectors(views=64, n=3)
+    adapter = build(method, model, views=64)
+    adapter.adapt(x)
+    torch.testing.assert_close(adapter.sketch, model.logits(x[:, 0, 0, 0], adapter.text))
+    z = x[0, :, 0, 0]
+    chosen, logits = adapter._confident(z, adapter.text)
+    every = model.logits(z, adapter.text)
+    entropy = torch.distributions.Categorical(logits=every).entropy()
+    kept = entropy.argsort()[:6]
+    assert torch.equal(chosen, z[kept])
+    assert torch.equal(logits, every[kept])
+
+
+def test_views_are_encoded_a_few_images_at_a_time():
+    model, x = vectors(views=64, n=5)
+    sizes, encode = [], model.encode_image
+    model.encode_image = lambda x: sizes.append(len(x)) or encode(x)
+    adapter = build("tda", model, views=64)
+    z = adapter._encode(x)
+    assert max(sizes) == CHUNK
+    assert sum(sizes) == 5 * 64
+    torch.testing.assert_close(z, x[:, :, 0, 0])
+
+
+def test_cache_keeps_the_lowest_entropies_in_order():
+    rng = torch.Generator().manual_seed(0)
+    cache, lists = Cache(3, 4, torch.zeros(0), feature=2), [[], [], []]
+    for _ in range(60):
+        k, entropy = int(torch.randint(3, (), generator=rng)), float(torch.rand((), generator=rng))
+        feature = torch.rand(2, generator=rng)
+        entropy = round(entropy, 1)  # with ties
+        cache.insert(k, entropy, feature=feature)
+        if len(lists[k]) < 4:
+            lists[k].append((entropy, feature))
+        elif entropy < lists[k][-1][0]:
+            lists[k][-1] = (entropy, feature)
+        lists[k].sort(key=lambda entry: entry[0])
+        for c in range(3):
+            assert cache.entropy[c] == [entry[0] for entry in lists[c]]
+            assert cache.filled[c].sum() == len(lists[c])
+            for i, entry in enumerate(lists[c]):
+                assert torch.equal(cache["feature"][c, i], entry[1])
+
+
+def test_cache_merges_by_insertion():
+    rng = torch.Generator().manual_seed(1)
+    both, one, two = (Cache(2, 3, torch.zeros(0), feature=1) for _ in range(3))
+    for i in range(30):
+        entropy = float(torch.rand((), generator=rng))
+        for cache in (both, one if i % 2 else two):
+            cache.insert(i % 3 % 2, entropy, feature=torch.tensor([entropy]))
+    one.merge(two)
+    assert one.entropy == both.entropy
+    assert torch.equal(one["feature"], both["feature"])
+    empty = Cache(2, 3, torch.zeros(0), feature=1)
+    one.merge(empty)
+    assert one.entropy == both.entropy
+    assert Cache(2, 0, torch.zeros(0), feature=1).insert(0, 0.1, feature=torch.ones(1)) is None
