@@ -16,8 +16,10 @@ NAMES, TEMPLATES = ["cat", "dog", "car"], ["a photo of a {}."]
 
 def batches(model, n=3, B=4):
     random = torch.Generator().manual_seed(1)
-    return [torch.randn(B, 3, model.preprocess.size, model.preprocess.size, generator=random)
-            for _ in range(n)]  # fmt: skip
+    return [
+        torch.randn(B, 3, model.preprocess.size, model.preprocess.size, generator=random)
+        for _ in range(n)
+    ]
 
 
 class Literal:
@@ -80,13 +82,27 @@ class Literal:
     [
         ({}, {"adam": False, "symmetric": True, "lr": 0.01, "p": 0.001, "threshold": 0.1}),
         (
-            {"optimiser": "adam", "loss": "cross-entropy", "lr": 1e-3, "restore": 0.01,
-             "threshold": 1.1, "augmentations": 2, "teacher_momentum": 0.5},
-            {"adam": True, "symmetric": False, "lr": 1e-3, "p": 0.01, "threshold": 1.1,
-             "augmentations": 2, "m": 0.5},
+            {
+                "optimiser": "adam",
+                "loss": "cross-entropy",
+                "lr": 1e-3,
+                "restore": 0.01,
+                "threshold": 1.1,
+                "augmentations": 2,
+                "teacher_momentum": 0.5,
+            },
+            {
+                "adam": True,
+                "symmetric": False,
+                "lr": 1e-3,
+                "p": 0.01,
+                "threshold": 1.1,
+                "augmentations": 2,
+                "m": 0.5,
+            },
         ),
     ],
-)  # fmt: skip
+)
 def test_logits_equal_the_literal_method(tiny, hyper, literal):
     adapter = make_adapter("cotta", tiny, NAMES, TEMPLATES, **hyper)
     slow = Literal(tiny, adapter.text, **{"augmentations": 32, "m": 0.999, **literal})
@@ -109,8 +125,12 @@ def test_only_weights_and_biases_by_their_own_name(tiny_vit):
     left = {key for key, _ in tiny_vit.visual.named_parameters()} - names
     assert {key.rpartition(".")[2] for key in names} == {"weight", "bias"}
     assert {key.rpartition(".")[2] for key in left} == {
-        "class_embedding", "positional_embedding", "proj", "in_proj_weight", "in_proj_bias",
-    }  # fmt: skip
+        "class_embedding",
+        "positional_embedding",
+        "proj",
+        "in_proj_weight",
+        "in_proj_bias",
+    }
 
 
 def test_the_share_that_is_restored(tiny_vit):
@@ -135,9 +155,14 @@ def test_augmented_answers_differ_by_compatibility_and_repeat(tiny_vit):
     answers = []
     for compat in (False, True):
         adapter = make_adapter(
-            "cotta", tiny_vit, NAMES, TEMPLATES, threshold=1.1, augmentations=2,
+            "cotta",
+            tiny_vit,
+            NAMES,
+            TEMPLATES,
+            threshold=1.1,
+            augmentations=2,
             compat_unnormalised=compat,
-        )  # fmt: skip
+        )
         answers.append(adapter.predict(x))
         assert torch.equal(adapter.predict(x), answers[-1])
     assert not torch.allclose(*answers, atol=1e-3)
@@ -150,8 +175,10 @@ def test_merge_averages_by_samples(tiny_vit):
     one.adapt(x[1])
     two.adapt(x[2])
     key = "ln_pre.weight"
-    want = [2 / 3 * a[key] + 1 / 3 * b[key]
-            for a, b in ((one.student, two.student), (one.teacher, two.teacher))]  # fmt: skip
+    want = [
+        2 / 3 * a[key] + 1 / 3 * b[key]
+        for a, b in ((one.student, two.student), (one.teacher, two.teacher))
+    ]
     one.merge(two)
     torch.testing.assert_close(one.student[key], want[0])
     torch.testing.assert_close(one.teacher[key], want[1])

@@ -33,11 +33,11 @@ def literal(samples, W, scale, alpha=6.0, beta=5.0, lr=6e-4, lam=0.5, gate=0.1, 
             chosen = entropy(every).argsort()[: int(0.1 * len(views))].tolist()
         z, clip_logits = views[chosen].mean(0), every[chosen].mean(0)
         p = every[chosen].softmax(1).mean(0)
-        H = float(-(p * p.log()).sum()) / math.log2(K)
+        H = float(-(p * p.log()).sum().detach()) / math.log2(K)
         entries = cache[int(clip_logits.argmax())]
         if len(entries) < 3:
             entries.append((H, z))
-        elif H < entries[-1][0]:
+        elif entries[-1][0] > H:
             entries[-1] = (H, z)
         entries.sort(key=lambda entry: entry[0])
         present = [k for k in range(K) if cache[k]]
@@ -68,7 +68,7 @@ def literal(samples, W, scale, alpha=6.0, beta=5.0, lr=6e-4, lam=0.5, gate=0.1, 
 
 @pytest.mark.parametrize(("views", "final"), [(1, "plain"), (30, "plain"), (30, "selected")])
 def test_literal(views, final):
-    model, x = vectors(views=views, n=30, scale=20.0)
+    model, x = vectors(views=views, n=30, scale=10.0 if views == 1 else 3.0)
     adapter = build("dpe", model, views=views, final=final)
     flat = x.reshape(30, views, -1)
     expected, T, n = literal(flat, model.table, model.scale, selected=final == "selected")
@@ -80,7 +80,7 @@ def test_literal(views, final):
 
 
 def test_hyperparameters():
-    model, x = vectors(n=20, scale=20.0)
+    model, x = vectors(n=20)
     hyper = {"alpha": 3.0, "beta": 8.0, "lr": 1e-3, "lam": 1.5, "gate": 0.3}
     expected, _, _ = literal(x[:, None], model.table, model.scale, **hyper)
     found = run(build("dpe", model, **hyper), x, 20)
@@ -91,7 +91,7 @@ def test_hyperparameters():
 
 
 def test_alignment_in_both_directions():
-    model, x = vectors(n=20, scale=20.0)
+    model, x = vectors(n=20)
     one, both = build("dpe", model), build("dpe", model, align="both")
     image, text = functional.normalize(x[:3], dim=1), model.table[:3]
     forth, back = one._alignment(image, text), one._alignment(text, image)
@@ -100,7 +100,7 @@ def test_alignment_in_both_directions():
 
 
 def test_the_text_prototypes_are_a_mean_and_merge_as_one():
-    model, x = vectors(n=40, scale=20.0)
+    model, x = vectors(n=40)
     one, two = build("dpe", model), build("dpe", model)
     run(one, x[:20], 20)
     run(two, x[20:], 20)
@@ -112,7 +112,7 @@ def test_the_text_prototypes_are_a_mean_and_merge_as_one():
 
 
 def test_no_image_prototypes_yet():
-    model, x = vectors(n=3, scale=20.0)
+    model, x = vectors(n=3)
     adapter = build("dpe", model)
     answer = adapter.predict(x)  # only the text takes a step
     assert torch.isfinite(answer).all()

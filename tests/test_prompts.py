@@ -79,7 +79,7 @@ def test_padding_is_left_out_only_where_the_tower_ignores_it(tiny_vit, monkeypat
 
 
 def test_what_is_refused(tiny_vit):
-    with pytest.raises(ValueError, match="no gradient path through its text tower: .*use mini-rn"):
+    with pytest.raises(ValueError, match=r"no gradient path through its text tower: .*use mini-rn"):
         PromptLearner(Features(tiny_vit), NAMES)
     with pytest.raises(ValueError, match="context is empty"):
         PromptLearner(tiny_vit, NAMES, "")

@@ -237,11 +237,12 @@ def test_the_compatible_augmentation_is_passed_on(tiny_vit, monkeypatch, value):
     from bayestta.adapters import rotta
 
     seen = []
-    monkeypatch.setattr(
-        rotta, "augment", lambda model, x, g, *, compat_unnormalised: seen.append(compat_unnormalised) or x
-    )  # fmt: skip
-    adapter = make_adapter(
-        "rotta", tiny_vit, NAMES, TEMPLATES, every=2, compat_unnormalised=value
-    )
+
+    def watch(model, x, generator, *, compat_unnormalised):
+        seen.append(compat_unnormalised)
+        return x
+
+    monkeypatch.setattr(rotta, "augment", watch)
+    adapter = make_adapter("rotta", tiny_vit, NAMES, TEMPLATES, every=2, compat_unnormalised=value)
     adapter.adapt(images(tiny_vit, 4))
     assert seen == [value, value]

@@ -15,7 +15,7 @@ from fake_vlm import Fake, names
 METHODS = [name for name, cls in methods().items() if issubclass(cls, Sequential)]
 
 
-def vectors(K=5, D=24, n=40, *, views=1, scale=30.0, noise=0.9, seed=0, dtype=torch.float64):
+def vectors(K=5, D=24, n=40, *, views=1, scale=10.0, noise=1.5, seed=0, dtype=torch.float64):
     """A model whose images are features, and samples around its text prototypes."""
     rng = torch.Generator().manual_seed(seed)
     text = torch.randn(K, D, generator=rng, dtype=dtype)

@@ -58,7 +58,7 @@ def literal(samples, W, scale, alpha=2.0, beta=5.0, unit=math.log2):
 
 @pytest.mark.parametrize("views", [1, 30])
 def test_literal(views):
-    model, x = vectors(views=views, n=60, scale=12.0, noise=1.2)
+    model, x = vectors(views=views, n=60, scale=10.0 if views == 1 else 4.0)
     adapter = build("tda", model, views=views)
     flat = x.reshape(60, views, -1).squeeze(1).numpy()
     expected, pos, neg = literal(flat, model.table.numpy(), model.scale)
@@ -71,7 +71,7 @@ def test_literal(views):
 
 
 def test_hyperparameters():
-    model, x = vectors(n=40, scale=12.0, noise=1.2)
+    model, x = vectors(n=40)
     adapter = build("tda", model, alpha=0.7, beta=3.0, unit="log")
     expected, _, _ = literal(x.numpy(), model.table.numpy(), model.scale, 0.7, 3.0, math.log)
     np.testing.assert_allclose(run(adapter, x, 40).numpy(), expected, rtol=1e-10)
@@ -80,7 +80,7 @@ def test_hyperparameters():
 
 
 def test_thresholds_and_order_of_the_caches():
-    model, x = vectors(n=80, scale=12.0, noise=1.2)
+    model, x = vectors(n=80)
     adapter = build("tda", model)
     run(adapter, x, 80)
     for cache, shots in ((adapter.positive, 3), (adapter.negative, 2)):
@@ -103,7 +103,7 @@ def test_a_sample_votes_for_itself_only_when_it_learns():
 
 
 def test_merged_workers_keep_the_best_of_both():
-    model, x = vectors(n=60, scale=12.0, noise=1.2)
+    model, x = vectors(n=60)
     one, two, both = (build("tda", model) for _ in range(3))
     run(one, x[:30], 30)
     run(two, x[30:], 30)

@@ -62,8 +62,8 @@ class Adapter:
         if self.needs_encoder and not any(True for _ in model.visual.parameters()):
             raise ValueError(
                 f"{self.name} runs the image tower, which cached features lack: give it a model "
-                "such as 'lit', or use a method that works on features (zero-shot, tda, dota, bca, dpe, "
-                "bayestta with refine=False)."
+                "such as 'lit', or use a method that works on features (zero-shot, tda, dota, bca, "
+                "dpe, bayestta with refine=False)."
             )
         self.text = self.make_text()  # (K,D)
         self.generator = torch.Generator()

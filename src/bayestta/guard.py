@@ -27,7 +27,8 @@ class Guard:
     Three numbers a step, each of the answer against the zero-shot sketch of the same images: how
     often they agree, the mean entropy, and the effective number of predicted classes. Collapse is
     said when the answer uses fewer than `share` of the classes that the sketch uses, or agrees with
-    it less often than chance would.
+    it less often than chance would. As a mean over many samples lags behind, a state is `proven`
+    not by the signs of its own step, but by healthy ones half a memory later.
     """
 
     classes: int
@@ -42,6 +43,7 @@ class Guard:
         """Forget what was seen."""
         # n, agreements, the entropy of both, the summed answers of both
         self.sums = torch.zeros(4 + 2 * self.classes, dtype=torch.float64)
+        self.age = 0.0  # samples since the state on trial was set aside
 
     def step(self, answer: Tensor, sketch: Tensor) -> dict[str, Any]:
         """Take in probabilities (b,K) of the same images and say what they show."""
@@ -52,6 +54,7 @@ class Guard:
         new = torch.stack([torch.tensor(float(n)), agree, *entropies])
         new = torch.cat([new, answer.sum(0), sketch.sum(0)])
         self.sums = self.sums * math.exp(-n / self.memory) + new
+        self.age += n
         total, *means = self.sums[:4].tolist()
         agreement, entropy, sketch_entropy = (mean / total for mean in means)
         used = effective_classes(self.sums[4 : 4 + K] / total)
@@ -62,18 +65,20 @@ class Guard:
         elif total >= self.least and agreement < 1 / K:
             reason = f"answers agree with the zero-shot sketch on {100 * agreement:.0f} % of images"
         certain = min(2 / K, 0.5 + 0.5 / K)  # twice chance, which two classes cannot exceed
+        healthy = used > 0.5 * (1 + self.share) * expected and agreement > certain
         return {
             "agreement": agreement,
             "entropy": entropy,
             "sketch_entropy": sketch_entropy,
             "classes": used,
             "sketch_classes": expected,
-            "healthy": used > 0.5 * (1 + self.share) * expected and agreement > certain,
+            "healthy": healthy,
+            "proven": healthy and self.age >= 0.5 * self.memory,
             "collapse": reason,
         }
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {"sums": self.sums.clone()}
+        return {"sums": self.sums.clone(), "age": torch.tensor(self.age, dtype=torch.float64)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self.sums = state["sums"].clone()
+        self.sums, self.age = state["sums"].clone(), float(state["age"])

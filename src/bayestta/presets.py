@@ -29,7 +29,7 @@ class Settings:
     centre: str = "exact"  # about which mean scatter is taken (stats.py)
     prior_scatter: float = 0.0  # weight of the identity a class in the covariance
     epsilon: float = 0.0  # added to the counts that divide
-    half_life: float = 500.0  # samples after which evidence counts half
+    half_life: float = 400.0  # samples after which evidence counts half
     window: bool = False  # statistics of the current batch alone (ablation)
     # covariance
     test: str = "box"  # how the structure is tested; or the answer itself
@@ -39,9 +39,9 @@ class Settings:
     truncate: bool = False  # pseudo-inverse instead of a Cholesky factor
     pinv_rtol: float = 0.0  # its relative cut-off; 0: D * eps of float32
     # fusion
-    alpha: float = 6.0  # weight of the discriminants
+    alpha: float = 8.0  # weight of the discriminants
     units: str = "spread"  # alpha 1 weighs as much as the sketch; logit, cosine: added as they are
-    caution: float = 0.0  # samples at which the discriminants reach half of their weight
+    doubt: float = 0.2  # share of differing answers at which they get all of alpha; 0: always
     class_prior: str = "uniform"  # in the discriminants: uniform, or class counts
     fusion: str = "both"  # gda: the discriminants alone (ablation)
     temperature: float = 1.0  # of the probabilities; 1: as sure on average as the sketch
@@ -57,6 +57,7 @@ PRESETS = {
     "default": Settings(),
     "released": Settings(
         responsibilities="sketch",
+        softness=1.0,
         half_life=math.inf,
         centre="old",
         epsilon=1e-8,
@@ -66,6 +67,7 @@ PRESETS = {
         truncate=True,
         alpha=1.0,
         units="logit",
+        doubt=0.0,
         norm_rule="released",
         lr=1e-3,
         beta=0.99,
@@ -73,6 +75,7 @@ PRESETS = {
     ),
     "paper": Settings(
         responsibilities="posterior",
+        softness=1.0,
         half_life=math.inf,
         centre="new",
         prior_scatter=1.0,
@@ -83,6 +86,7 @@ PRESETS = {
         truncate=True,
         alpha=1.0,
         units="cosine",
+        doubt=0.0,
         class_prior="counts",
         lr=5e-3,
         beta=0.99,
@@ -117,7 +121,7 @@ def settings(preset: str, **changes: Any) -> Settings:
             raise ValueError(
                 f"{key} is {getattr(chosen, key)}, but is a share: give a number from 0 to 1."
             )
-    for key in ("lr", "alpha", "caution", "variance", "pinv_rtol", "prior_scatter", "epsilon"):
+    for key in ("lr", "alpha", "doubt", "variance", "pinv_rtol", "prior_scatter", "epsilon"):
         if not getattr(chosen, key) >= 0:
             raise ValueError(
                 f"{key} is {getattr(chosen, key)}, but cannot be negative: give 0 or more."

@@ -28,13 +28,9 @@ from bayestta.stats import GaussianStats
 from bayestta.tuned import Tuned
 
 COMPONENTS = 10  # principal components of the homogeneity test
-SAMPLES_A_DIMENSION = (
-    10  # evidence that every class must have before a covariance of its own is estimated
-)
+SAMPLES_A_DIMENSION = 10  # that every class must have before it gets a covariance of its own
 PROBE = 8  # one image in eight also goes through the pristine tower, for the guard
 STEADY = 32  # samples over which spreads are smoothed: matters for small batches only
-GOOD_EVERY = 4  # healthy steps between two snapshots
-SUMS = ("count", "mean", "scatter")  # the state of GaussianStats
 UNTESTED: dict[str, Any] = {  # what a result says of a test that was not carried out
     "statistic": None,
     "critical": None,
@@ -47,6 +43,11 @@ UNTESTED: dict[str, Any] = {  # what a result says of a test that was not carrie
 
 def _too_few(z: Tensor) -> str:
     return f"{z.shape[0]} images of {z.shape[1]} features have no {COMPONENTS} principal components"
+
+
+def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    found = {key: value for key, value in state.items() if key.startswith(prefix)}
+    return {key.removeprefix(prefix): value.clone() for key, value in found.items()}
 
 
 @register
@@ -78,7 +79,7 @@ class BayesTTA(Adapter):
         "preset=released follows the authors' code, preset=paper the equations; the default is our "
         "best form"
     )
-    growing: ClassVar[tuple[str, ...]] = ("@", "good/", "probe/", "basis")
+    growing: ClassVar[tuple[str, ...]] = ("@", "good/", "trial/", "probe/", "basis")
 
     def __init__(
         self,
@@ -130,11 +131,11 @@ class BayesTTA(Adapter):
         self.stats = self._statistics(forced or "shared")
         self.basis: Tensor | None = None  # (D,d) principal components of the first batch
         self.probe: GaussianStats | None = None  # the classes in them, for the default's test
-        self.spread = self.text.new_zeros(2).double()  # of sketch and discriminants over classes
+        self.gauge = self.text.new_zeros(3).double()
         self.sharpness = 1.0  # spread of the answer over that of the sketch
         self.watch = Guard(len(self.names))
         self.events: list[dict[str, Any]] = []
-        self.good = self._core()
+        self.good = self.trial = self._core()  # the state to return to, and the next such
 
     def _statistics(self, structure: str) -> GaussianStats:
         return GaussianStats(  # Eq. 17: means start at the text prototypes, worth one sample
@@ -155,7 +156,7 @@ class BayesTTA(Adapter):
         features, self.sketch = z.detach(), sketch.detach()
         self._choose_structure(features)
         self._estimate(features)
-        answer = self._fuse(features, self.sketch, remember=True)
+        answer, _ = self._fuse(features, self.sketch, remember=True)
         self.record = {"structure": self.structure or "shared", **self.outcome}
         if self.set.guard and (safe := self._guarded(x, answer)) is not None:
             return safe
@@ -165,7 +166,7 @@ class BayesTTA(Adapter):
 
     def _predict(self, x: Tensor) -> Tensor:
         z = self.model.encode_image(x, self.tuned)
-        return self._fuse(z, self.model.logits(z, self.text))
+        return self._fuse(z, self.model.logits(z, self.text))[0]
 
     # --- covariance homogeneity test ---
 
@@ -230,12 +231,12 @@ class BayesTTA(Adapter):
         assert self.sketch is not None
         if self.set.responsibilities == "posterior":
             return self._discriminants(z).softmax(1)
-        logits, sharpness = self.sketch, self.set.softness
-        fused = self.set.responsibilities == "fused" and not self.set.window
-        if fused and self.stats.seen.sum() > 0:
-            logits = self._fuse(z, self.sketch)  # spread over the classes 1 + alpha times as far
-            sharpness *= 1 + self.set.alpha
-        return (logits / sharpness).softmax(1)
+        if self.set.responsibilities == "sketch" or self.set.window:
+            return (self.sketch / self.set.softness).softmax(1)
+        fused, alpha = self._fuse(z, self.sketch)
+        # spread 1 + alpha times as far as the sketch; before there is evidence they are the sketch
+        # itself, and the same division makes for a soft start
+        return (fused / (self.set.softness * (1 + alpha))).softmax(1)
 
     def _probe(self, z: Tensor, responsibilities: Tensor) -> None:
         if self.basis is None:
@@ -268,34 +269,47 @@ class BayesTTA(Adapter):
         rtol = None
         if self.set.truncate:
             rtol = self.set.pinv_rtol or z.shape[1] * torch.finfo(torch.float32).eps
-        return log_discriminant(z, self.stats.mean, self._covariance(), prior, rtol=rtol).to(
-            z.dtype
-        )
+        score = log_discriminant(z, self.stats.mean, self._covariance(), prior, rtol=rtol)
+        return score.to(z.dtype)
 
-    def _fuse(self, z: Tensor, sketch: Tensor, *, remember: bool = False) -> Tensor:
-        """Eq. 27: the sketch plus alpha times the discriminants, in the units of `units`."""
-        base = (
-            sketch if self.set.units != "cosine" else (sketch - self.model.bias) / self.model.scale
-        )
-        seen = float(self.stats.seen.sum())
-        if seen <= 0:
-            return base
+    def _fuse(self, z: Tensor, sketch: Tensor, *, remember: bool = False) -> tuple[Tensor, float]:
+        """Eq. 27: the sketch plus alpha times the discriminants, in `units`; and that alpha."""
+        base, alpha = self._base(sketch), self.set.alpha * 0.5**self.returns
+        if self.stats.seen.sum() <= 0:
+            return base, alpha
         score = self._discriminants(z)
-        alpha = self.set.alpha * 0.5**self.returns * seen / (seen + self.set.caution)
+        unit = 1.0
         if self.set.units == "spread":
             score = score - score.mean(1, keepdim=True)
-            share = len(z) / (len(z) + STEADY) if self.spread[0] > 0 else 1.0
-            now = torch.stack([sketch.std(1).mean(), score.std(1).mean()]).double()
-            spread = torch.lerp(self.spread, now, share)
-            alpha = alpha * float(spread[0] / spread[1].clamp_min(1e-12))
+            gauge = self._gauge(sketch, score)
+            unit = float(gauge[0] / gauge[1].clamp_min(1e-12))
+            if self.set.doubt:  # where both say the same, the sketch is in its element
+                alpha *= min(1.0, float(gauge[2]) / self.set.doubt)
             if remember:
-                self.spread = spread
-        fused = alpha * score if self.set.fusion == "gda" else base + alpha * score
+                self.gauge = gauge
+        score = alpha * unit * score
+        fused = score if self.set.fusion == "gda" else base + score
         if remember:
             share = len(z) / (len(z) + STEADY) if self.steps else 1.0
             ratio = float(fused.std(1).mean() / sketch.std(1).mean().clamp_min(1e-12))
             self.sharpness += share * (ratio - self.sharpness)
-        return fused
+        return fused, alpha
+
+    def _base(self, sketch: Tensor) -> Tensor:
+        """The sketch in the units that the discriminants are added to."""
+        if self.set.units == "cosine":
+            return (sketch - self.model.bias) / self.model.scale
+        return sketch
+
+    def _gauge(self, sketch: Tensor, score: Tensor) -> Tensor:
+        """Spread over the classes of sketch and discriminants, and how often their answers differ.
+
+        Running values, of which a large batch makes up most: one image alone says little.
+        """
+        differ = (sketch.argmax(1) != score.argmax(1)).double().mean()
+        now = torch.stack([sketch.std(1).mean().double(), score.std(1).mean().double(), differ])
+        share = len(sketch) / (len(sketch) + STEADY) if self.gauge[0] > 0 else 1.0
+        return torch.lerp(self.gauge, now, share)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Softmax, with answers as sharp on average as the sketch at `temperature` 1."""
@@ -303,8 +317,7 @@ class BayesTTA(Adapter):
 
     def _refine(self, sketch: Tensor, answer: Tensor) -> None:
         """Eqs. 29 and 30: cross-entropy of the sketch against the fixed answer, a smoothed step."""
-        if self.set.units == "cosine":
-            sketch = (sketch - self.model.bias) / self.model.scale
+        sketch = self._base(sketch)
         target = answer.softmax(1)
         if self.set.units == "spread":
             target = self.probabilities(answer).to(sketch.dtype)
@@ -332,13 +345,15 @@ class BayesTTA(Adapter):
             self.returns = returns  # slower and less trusting from here on
             self.tuned.restart(optimiser_only=True)
             self.watch.restart()
+            self.trial = self.good
             self.record["structure"] = self.structure or "shared"
             with torch.no_grad():
                 z = self.model.encode_image(x, self.tuned)
                 self.sketch = self.model.logits(z, self.text)
-                return self._fuse(z, self.sketch)
-        if signs["healthy"] and self.steps % GOOD_EVERY == 0:
-            self.good = self._core()
+                return self._fuse(z, self.sketch)[0]
+        if signs["proven"]:
+            self.good, self.trial = self.trial, self._core()
+            self.watch.age = 0.0
         return None
 
     def summary(self) -> dict[str, Any]:
@@ -352,7 +367,7 @@ class BayesTTA(Adapter):
         """What the guard restores."""
         state = self.tuned.state_dict("tuned/")
         state |= {f"stats/{key}": value for key, value in self.stats.state_dict().items()}
-        state["spread"] = self.spread.clone()
+        state["gauge"] = self.gauge.clone()
         state["sharpness"] = torch.tensor(self.sharpness, dtype=torch.float64)
         known = [None, *stats.STRUCTURES]
         state["structure"] = torch.tensor(known.index(self.structure))
@@ -361,13 +376,15 @@ class BayesTTA(Adapter):
     def _load_core(self, state: Mapping[str, Tensor]) -> None:
         self.structure = [None, *stats.STRUCTURES][int(state["structure"])]
         self.stats = self._statistics(self.structure or "shared")
-        self.stats.load_state_dict({key: state[f"stats/{key}"] for key in SUMS})
+        self.stats.load_state_dict(_part(state, "stats/"))
         self.tuned.load_state_dict(state, "tuned/")
-        self.spread, self.sharpness = state["spread"].clone(), float(state["sharpness"])
+        self.gauge, self.sharpness = state["gauge"].clone(), float(state["sharpness"])
 
     def state_dict(self) -> dict[str, Tensor]:
-        state = {**super().state_dict(), **self._core(), "watch": self.watch.sums.clone()}
-        state |= {f"good/{key}": value for key, value in self.good.items()}
+        state = {**super().state_dict(), **self._core()}
+        parts = {"watch": self.watch.state_dict(), "good": self.good, "trial": self.trial}
+        for part, values in parts.items():
+            state |= {f"{part}/{key}": value.clone() for key, value in values.items()}
         said = {"returns": self.returns, "events": self.events, "outcome": self.outcome}
         letters = bytearray(json.dumps(said).encode())
         state["said"] = torch.frombuffer(letters, dtype=torch.uint8).clone()
@@ -381,14 +398,13 @@ class BayesTTA(Adapter):
         said = json.loads(bytes(state["said"].tolist()).decode())
         self.returns, self.events, self.outcome = said["returns"], said["events"], said["outcome"]
         self._load_core(state)
-        self.watch.sums = state["watch"].clone()
-        good = {key: value for key, value in state.items() if key.startswith("good/")}
-        self.good = {key.removeprefix("good/"): value.clone() for key, value in good.items()}
+        self.watch.load_state_dict(_part(state, "watch/"))
+        self.good, self.trial = _part(state, "good/"), _part(state, "trial/")
         self.basis, self.probe = None, None
         if "basis" in state:
             self.basis = state["basis"].clone()
             self.probe = self._empty_probe()
-            self.probe.load_state_dict({key: state[f"probe/{key}"] for key in SUMS})
+            self.probe.load_state_dict(_part(state, "probe/"))
 
     def _merge(self, other: BayesTTA) -> None:
         if other.samples == 0:
@@ -406,6 +422,6 @@ class BayesTTA(Adapter):
         share = other.samples / (self.samples + other.samples)
         self.stats.merge(other.stats)
         self.tuned.merge(other.tuned, self.samples, other.samples)
-        self.spread = torch.lerp(self.spread, other.spread, share)
+        self.gauge = torch.lerp(self.gauge, other.gauge, share)
         self.sharpness += share * (other.sharpness - self.sharpness)
-        self.good = self._core()
+        self.good = self.trial = self._core()

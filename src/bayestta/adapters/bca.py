@@ -72,7 +72,7 @@ class BCA(Sequential):
     def restart(self) -> None:
         super().restart()
         # A step of 1/20,000 is too small to be added up in float32.
-        self.mean = self.text.double()  # (K,D)
+        self.mean = self.text.to(torch.float64, copy=True)  # (K,D)
         self.prior = torch.eye(len(self.text), dtype=torch.float64, device=self.text.device)
         self.counts = self.prior.new_tensor([self.count_likelihood, self.count_prior])
         self.counts = self.counts[:, None].repeat(1, len(self.text))  # (2,K)

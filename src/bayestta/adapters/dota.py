@@ -95,7 +95,7 @@ class DOTA(Sequential):
         text = self.text.double()
         self.count = text.new_ones(len(text))  # (K,)
         self.mean = text if self.init_mean == "text" else torch.full_like(text, 0.001)  # (K,D)
-        eye = torch.eye(text.shape[1], device=text.device)
+        eye = torch.eye(text.shape[1]).to(self.text)
         self.scatter = (self.sigma * eye).repeat(len(text), 1, 1)  # (K,D,D) count * covariance
         self.covariance = self.sigma * eye  # (D,D); the first one is not regularised
         self.factor: Tensor | None = None  # of the covariance, made when a score needs it

@@ -1,4 +1,4 @@
-"""DPE: text and image prototypes that take one small step for every sample; the text ones evolve."""
+"""DPE: prototypes of text and image take a step for every sample; the text's evolve."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from bayestta.adapter import register
 from bayestta.adapters.sequential import Sequential
+from bayestta.adapters.tpt import entropy
 from bayestta.cache import Cache
 from bayestta.model import VLM
 from bayestta.names import unknown
@@ -31,8 +32,8 @@ class DPE(Sequential):
     ----------
     alpha, beta, shots
         Weight and sharpness of the image prototypes, means of so many cached features a class.
-    lr, weight_decay
-        Of the one AdamW step, whose epsilon is 1e-3. The decay never acts: residuals start at 0.
+    lr
+        Of the one AdamW step. Its weight decay never acts, as residuals start at zero.
     lam
         Weight of the alignment of image and text prototypes.
     align
@@ -108,7 +109,8 @@ class DPE(Sequential):
 
     def restart(self) -> None:
         super().restart()
-        self.cache = Cache(len(self.text), self.shots, self.text.device, feature=self.text.shape[1])
+        K, D = self.text.shape
+        self.cache = Cache(K, self.shots, self.text, feature=D)
         self.evolved, self.kept = self.text.clone(), 0  # (K,D), and the samples in their mean
 
     def _sample(self, z: Tensor, *, learn: bool) -> Tensor:
@@ -116,19 +118,14 @@ class DPE(Sequential):
         chosen, logits = self._confident(z, text)
         feature, logits, p = chosen.mean(0), logits.mean(0), logits.softmax(1).mean(0)
         if learn:
-            relative = float(torch.special.entr(p).sum()) / math.log2(len(p))
-            self.cache.insert(int(logits.argmax()), relative, feature=feature)
+            self.cache.insert(int(logits.argmax()), _relative_entropy(p), feature=feature)
         count = self.cache.filled.sum(1)
         present = count.nonzero().flatten()  # (P,) classes that have an image prototype
         image = self.cache["feature"][present].sum(1) / count[present, None]  # (P,D)
         new_text, new_image = self._step(feature, image, present)
         seen = z[0] if self.final == "plain" else feature
         answer = self._answer(seen, new_text, new_image, present)
-        if (
-            learn
-            and float(torch.special.entr(answer.softmax(0)).sum()) / math.log2(len(answer))
-            < self.gate
-        ):
+        if learn and _relative_entropy(answer.softmax(0)) < self.gate:
             self.kept += 1
             n = self.kept
             self.evolved = self.evolved * (n / (n + 1)) + new_text / (n + 1)
@@ -141,7 +138,7 @@ class DPE(Sequential):
         residuals = [move.requires_grad_() for move in moves]
         text, seen = _unit(self.evolved + residuals[0]), _unit(image + residuals[1])
         logits = self._answer(feature, text, seen, present)
-        loss = torch.special.entr(logits.softmax(0)).sum()
+        loss = entropy(logits)
         if len(present):
             loss = loss + self.lam * self._alignment(seen, text[present])
         gradients = torch.autograd.grad(loss, residuals, materialize_grads=True, allow_unused=True)
@@ -181,6 +178,11 @@ class DPE(Sequential):
             total = (self.kept + 1) * self.evolved + (other.kept + 1) * other.evolved - self.text
             self.kept += other.kept
             self.evolved = total / (self.kept + 1)
+
+
+def _relative_entropy(p: Tensor) -> float:
+    """Nats over log2 K, as the official code has it: at most 0.69."""
+    return float(torch.special.entr(p).sum()) / math.log2(len(p))
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -74,6 +74,11 @@ class Tent(Adapter):
         self.norms, self.answer = norms, answer
         self.tuned = Tuned(norm_parameters(model.visual), self._optimiser)
         super().__init__(model, names, templates, seed=seed)
+        if not self.tuned:
+            raise ValueError(
+                f"the image tower of {model.name!r} has no norm layers, which is all that "
+                f"{self.name} tunes: use a method that leaves the tower alone, such as tda."
+            )
 
     def _optimiser(self, tensors: list[Tensor]) -> torch.optim.Optimizer:
         if self.optimiser == "adam":

@@ -95,6 +95,11 @@ class WATT(Adapter):
         self.temperature, self.own_templates = temperature, own_templates
         self.tuned = Tuned(norm_parameters(model.visual), self._optimiser)
         super().__init__(model, names, TEMPLATES if own_templates else templates, seed=seed)
+        if not self.tuned:
+            raise ValueError(
+                f"the image tower of {model.name!r} has no norm layers, which is all that "
+                f"{self.name} tunes: use a method that leaves the tower alone, such as tda."
+            )
 
     def _optimiser(self, tensors: list[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.Adam(tensors, lr=self.lr)
