@@ -123,7 +123,9 @@ def test_only_norms_are_tuned(tiny):
     layers = [m for m in tiny.visual.modules() if isinstance(m, NORMS)]
     assert len(adapter.tuned) == 2 * len(layers)
     adapter.adapt(batches(tiny, 1)[0])
-    moved = [key for key, value in adapter.tuned.items() if not value.equal(adapter.tuned.start[key])]
+    moved = [
+        key for key, value in adapter.tuned.items() if not value.equal(adapter.tuned.start[key])
+    ]
     assert len(moved) == len(adapter.tuned)
 
 

@@ -122,9 +122,7 @@ def test_a_round_is_the_mean_of_its_templates():
         alone = WATT(model, names(model), [template], own_templates=False, rounds=1)
         alone.adapt(xs[0])
         single.append(alone.tuned.snapshot())
-    both = WATT(
-        model, names(model), TEMPLATES[:3], own_templates=False, form="parallel", rounds=1
-    )
+    both = WATT(model, names(model), TEMPLATES[:3], own_templates=False, form="parallel", rounds=1)
     both.adapt(xs[0])
     for key, value in both.tuned.snapshot().items():
         torch.testing.assert_close(value, sum(s[key] for s in single) / 3)
