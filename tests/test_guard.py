@@ -218,7 +218,9 @@ def test_poisoned_statistics_are_left_behind_without_refinement_too():
             assert "classes, the zero-shot sketch" in adapter.events[0]["reason"]
     assert returned is not None
     assert len(answer.argmax(1).unique()) == 5
-    assert hits(answer, stream[-1][1]) > 0.7
+    x, y = stream[-1]
+    sketch = model.logits(model.encode_image(x), adapter.text)
+    assert hits(answer, y) > hits(sketch, y) - 0.05
     assert adapter.returns == len(adapter.events)
 
 

@@ -180,8 +180,8 @@ def fill(memory, labels, uncertainty=0.5):
 
 def test_the_quota_is_a_real_number():
     memory = Memory(10, 64)
-    fill(memory, [k for k in range(10) for _ in range(20)])
-    assert [len(items) for items in memory.classes] == [7] * 9 + [1]  # 6 < 6.4; then 64 are held
+    fill(memory, [k for k in range(9) for _ in range(20)])
+    assert [len(items) for items in memory.classes] == [7] * 9 + [0]  # as 6 < 6.4
     fill(memory, [9] * 20)
     assert len(memory.items) == 64
     assert len(memory.classes[9]) == 7

@@ -29,7 +29,7 @@ class Settings:
     centre: str = "exact"  # about which mean scatter is taken (stats.py)
     prior_scatter: float = 0.0  # weight of the identity a class in the covariance
     epsilon: float = 0.0  # added to the counts that divide
-    half_life: float = 400.0  # samples after which evidence counts half
+    half_life: float = 300.0  # samples after which evidence counts half
     window: bool = False  # statistics of the current batch alone (ablation)
     # covariance
     test: str = "box"  # how the structure is tested; or the answer itself

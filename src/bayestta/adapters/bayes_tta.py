@@ -229,9 +229,10 @@ class BayesTTA(Adapter):
 
     def _responsibilities(self, z: Tensor) -> Tensor:
         assert self.sketch is not None
-        if self.set.responsibilities == "posterior":
+        known = self.set.prior_scatter > 0 or bool(self.stats.seen.sum() > 0)
+        if self.set.responsibilities == "posterior" and known:
             return self._discriminants(z).softmax(1)
-        if self.set.responsibilities == "sketch" or self.set.window:
+        if self.set.responsibilities != "fused" or self.set.window:
             return (self.sketch / self.set.softness).softmax(1)
         fused, alpha = self._fuse(z, self.sketch)
         # spread 1 + alpha times as far as the sketch; before there is evidence they are the sketch
@@ -283,7 +284,8 @@ class BayesTTA(Adapter):
             score = score - score.mean(1, keepdim=True)
             gauge = self._gauge(sketch, score)
             unit = float(gauge[0] / gauge[1].clamp_min(1e-12))
-            if self.set.doubt:  # where both say the same, the sketch is in its element
+            # where both say the same, the sketch is in its element
+            if self.set.doubt and self.set.fusion == "both":
                 alpha *= min(1.0, float(gauge[2]) / self.set.doubt)
             if remember:
                 self.gauge = gauge
@@ -313,7 +315,8 @@ class BayesTTA(Adapter):
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Softmax, with answers as sharp on average as the sketch at `temperature` 1."""
-        return (logits.float() / (self.set.temperature * self.sharpness)).softmax(1)
+        sharpness = max(self.sharpness, 1e-12)  # 0 where all discriminants are the same
+        return (logits.float() / (self.set.temperature * sharpness)).softmax(1)
 
     def _refine(self, sketch: Tensor, answer: Tensor) -> None:
         """Eqs. 29 and 30: cross-entropy of the sketch against the fixed answer, a smoothed step."""
