@@ -5,9 +5,9 @@ from __future__ import annotations
 from bayestta.cli.app import app
 
 # Each file adds its commands to the app; the order is that of `bayestta --help`.
-from bayestta.cli import demo, run, predict, report, listing, data  # isort: skip
+from bayestta.cli import demo, run, predict, bench, report, listing, data  # isort: skip
 
-__all__ = ["app", "data", "demo", "listing", "main", "predict", "report", "run"]
+__all__ = ["app", "bench", "data", "demo", "listing", "main", "predict", "report", "run"]
 
 
 def main() -> None:
