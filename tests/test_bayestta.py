@@ -53,7 +53,7 @@ CASES = [
 
 def both(preset, K, test, *, narrow=False, rtol=None):
     """The adapter and its transcription after ten batches, with the logits of each."""
-    kind, size = ("BatchNorm", 32) if K == 10 else ("LayerNorm", 100)
+    kind, size = ("BatchNorm", 24) if K == 10 else ("LayerNorm", 96)
     model, stream = world(K, kind, batch=size, spread=0.0 if K == 10 else 0.5)
     model = in_float32(model) if narrow else model
     forced = {"test": test} if test else {}
@@ -95,7 +95,7 @@ def test_preset_equals_its_transcription_in_float64(preset, K, test):
         assert not torch.equal(ours, start)  # refinement took place
 
 
-@pytest.mark.parametrize(("preset", "K", "test"), CASES)
+@pytest.mark.parametrize(("preset", "K", "test"), [case for case in CASES if case.values[2]])
 def test_preset_equals_its_transcription_in_float32(preset, K, test):
     # The cut-off of 512 features: that of 24 would lie on the ridge, where float32 cannot decide.
     _, _, pairs = both(preset, K, test, narrow=True, rtol=512 * EPS)

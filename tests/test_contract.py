@@ -36,10 +36,21 @@ TOWERS = {
     },
 }
 
-SMALL: dict[str, dict[str, object]] = {  # what keeps the suite fast; nothing else may differ
+SMALL: dict[str, dict[str, object]] = {  # what keeps the suite fast, and memories full
+    "adaprompt": {"capacity": 8},
+    "cotta": {"augmentations": 2},
+    "dynaprompt": {"prompts": 3},
+    "histpt": {"bank": 3, "hardest": 2},
+    "rotta": {"capacity": 8, "every": 4},
+    "watt": {"rounds": 1, "steps_each": 1},
 }
 TUNES_BY_DEFAULT = ("bayestta",)  # works on cached features, but not with its default settings
-OPT_OUT: dict[tuple[str, str], str] = {  # (test, method): why it does not apply
+OPT_OUT = {  # (test, method): why it does not apply
+    ("merge_with_an_untouched_copy", "dynaprompt"): "prompts are in order of last use",
+    (
+        "merge_with_an_untouched_copy",
+        "histpt",
+    ): "banks are queues, and streams have no common order",
 }
 
 
@@ -296,6 +307,14 @@ def test_merge_with_an_untouched_copy(tower, method):
     fresh = tower.make(method)
     fresh.merge(adapter)
     torch.testing.assert_close(tower.ask(fresh), tower.ask(adapter))
+
+
+@pytest.mark.parametrize("method", [key for key, cls in methods().items() if cls.no_merge])
+def test_a_method_that_cannot_merge_says_why(layer_norms, method):
+    assert ("merge_with_an_untouched_copy", method) in OPT_OUT
+    one, two = layer_norms.make(method), layer_norms.make(method)
+    with pytest.raises(NotImplementedError, match=f"no meaning for {method}: .*\\."):
+        one.merge(two)
 
 
 def again(tower: Tower, method: str) -> torch.Tensor:

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from bayestta.adapter import make_adapter
-from bayestta.adapters.dynaprompt import choose
+from bayestta.adapters.dynaprompt import Buffer, choose
 from test_prompts import literal as encode
 
 NAMES, TEMPLATES, WORDS = ["cat", "dog", "car"], ["a {}."], "a photo of a"
 
 
-def batch(model, B=8, V=10):
+def batch(model, B=5, V=10):
     random = torch.Generator().manual_seed(4)
     size = model.preprocess.size
     return torch.randn(B, V, 3, size, size, generator=random)
@@ -90,9 +90,14 @@ class Literal:
     ("selection", "gap"), [("code", "logits"), ("paper", "logits"), ("paper", "probability")]
 )
 def test_logits_equal_the_literal_method(tiny_vit, selection, gap):
-    hyper = {"prompts": 4, "selection": selection, "gap": gap, "lr": 0.02, "views_kept": 0.3}
+    hyper = {"prompts": 6, "selection": selection, "gap": gap, "lr": 0.02, "views_kept": 0.3}
     adapter = make_adapter("dynaprompt", tiny_vit, NAMES, TEMPLATES, **hyper)
-    slow = Literal(tiny_vit, M=4, selection=selection, gap=gap, lr=0.02, keep=3)
+    slow = Literal(tiny_vit, M=6, selection=selection, gap=gap, lr=0.02, keep=3)
+    # A buffer in full use, of prompts better and worse than the fresh one.
+    random = torch.Generator().manual_seed(1)
+    slow.offsets = 0.05 * torch.randn(slow.offsets.shape, generator=random)
+    slow.count = [1] * 6
+    adapter.buffer = Buffer(slow.offsets.clone(), list(range(6)), [1] * 6)
     x = batch(tiny_vit)
     found = torch.cat([adapter.adapt(x[:3]), adapter.adapt(x[3:])])
     want = torch.stack([slow.step(views) for views in x])

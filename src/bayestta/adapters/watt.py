@@ -108,7 +108,7 @@ class WATT(Adapter):
     def make_text(self) -> Tensor:
         # Class names go in as they are: the official code keeps their underscores.
         lines = [template.replace("{}", name) for template in self.templates for name in self.names]
-        self.each = self.model.encode_text(lines).unflatten(0, (-1, len(self.names)))  # (T,K,D)
+        self.each = self.model.encode_text(lines).view(len(self.templates), len(self.names), -1)
         return functional.normalize(self.each.mean(0), dim=1)
 
     def restart(self) -> None:
