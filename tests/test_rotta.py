@@ -142,7 +142,8 @@ def test_logits_equal_the_literal_method(tiny):
         assert torch.equal(foreseen, found)
         torch.testing.assert_close(found, want, atol=2e-3, rtol=0)
         answers.append(found)
-    held = [[(item.age, item.label) for item in items] for items in adapter.memory.classes]
+    memory = adapter.memory
+    held = [[(memory.age(item), item.label) for item in items] for items in memory.classes]
     assert held == [[(age, k) for _, _, age in slow.memory[k]] for k in slow.memory]
     assert (adapter.predict(images(tiny, 15)[:5]) - answers[0]).abs().max() > 1e-2
 
@@ -174,8 +175,8 @@ def test_robust_norms_equal_the_module_in_values_gradients_and_statistics(tiny_r
 
 def fill(memory, labels, uncertainty=0.5):
     for label in labels:
-        memory.add(Item(torch.zeros(1), label, uncertainty))
-        memory.grow_older()
+        memory.add(torch.zeros(1), label, uncertainty)
+        memory.clock += 1
 
 
 def test_the_quota_is_a_real_number():
@@ -198,17 +199,19 @@ def test_many_classes_hold_one_image_each():
 def test_the_last_of_the_worst_goes_and_only_for_a_better_one():
     def made(*uncertainty):
         memory = Memory(2, 4)
-        memory.classes[0] = [Item(torch.tensor(float(i)), 0, u) for i, u in enumerate(uncertainty)]
+        memory.classes[0] = [
+            Item(torch.tensor(float(i)), 0, u, 0) for i, u in enumerate(uncertainty)
+        ]
         return memory
 
     memory = made(0.6, 0.2, 0.6, 0.1)
-    memory.add(Item(torch.tensor(9.0), 1, 0.3))
+    memory.add(torch.tensor(9.0), 1, 0.3)
     assert [float(item.image) for item in memory.items] == [0, 1, 3, 9]
     memory = made(0.6, 0.2, 0.6, 0.1)
-    memory.add(Item(torch.tensor(9.0), 1, 0.6))  # not better: the same
+    memory.add(torch.tensor(9.0), 1, 0.6)  # not better: the same
     assert [float(item.image) for item in memory.items] == [0, 1, 2, 3]
     memory = made(0.6, 0.2)
-    memory.add(Item(torch.tensor(9.0), 0, 0.3))  # its class is full, though the memory is not
+    memory.add(torch.tensor(9.0), 0, 0.3)  # its class is full, though the memory is not
     assert [float(item.image) for item in memory.items] == [1, 9]
 
 

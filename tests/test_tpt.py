@@ -31,7 +31,7 @@ def literal(model, views, *, keep, lr, decay=0.01, steps=1):
     for _ in range(steps):
         p = (model.scale * z @ encode(model, NAMES, context, "a photo of a").T).softmax(1)
         if chosen is None:
-            chosen = sorted(range(len(views)), key=lambda v: float(entropy(p[v])))[:keep]
+            chosen = sorted(range(len(views)), key=lambda v: float(entropy(p[v].detach())))[:keep]
         loss = entropy(sum(p[v] for v in chosen) / keep)
         optimiser.zero_grad()
         loss.backward()

@@ -23,7 +23,7 @@ class Item(NamedTuple):
     image: Tensor  # (C,H,W)
     label: int
     uncertainty: float
-    age: int = 0
+    born: int  # by the clock of the memory
 
 
 class Memory:
@@ -31,27 +31,31 @@ class Memory:
 
     >>> memory = Memory(2, capacity=4)
     >>> for label in (0, 0, 0, 0, 1):
-    ...     memory.add(Item(torch.zeros(1), label, 0.1))
+    ...     memory.add(torch.zeros(1), label, 0.1)
     >>> [len(items) for items in memory.classes]
     [2, 1]
     """
 
     def __init__(self, K: int, capacity: int) -> None:
-        self.capacity = capacity
+        self.capacity, self.clock = capacity, 0  # the clock counts samples, stored or not
         self.classes: list[list[Item]] = [[] for _ in range(K)]
 
     @property
     def items(self) -> list[Item]:
         return [item for items in self.classes for item in items]
 
+    def age(self, item: Item) -> int:
+        return self.clock - item.born
+
     def score(self, item: Item) -> float:
         """How much an image deserves to go: old and uncertain ones first."""
-        timely = 1 / (1 + math.exp(-item.age / self.capacity))
+        timely = 1 / (1 + math.exp(-self.age(item) / self.capacity))
         return timely + item.uncertainty / math.log(len(self.classes))
 
-    def add(self, item: Item) -> None:
+    def add(self, image: Tensor, label: int, uncertainty: float, age: int = 0) -> None:
         """Insert, if there is room or a worse image to take the place of."""
-        own, quota = self.classes[item.label], self.capacity / len(self.classes)
+        item = Item(image, label, uncertainty, self.clock - age)
+        own, quota = self.classes[label], self.capacity / len(self.classes)
         rivals = [own]
         if len(own) < quota:
             sizes = [len(items) for items in self.classes]
@@ -67,9 +71,6 @@ class Memory:
             _, items, i = [entry for entry in candidates if entry[0] == worst][-1]
             del items[i]
             own.append(item)
-
-    def grow_older(self) -> None:
-        self.classes = [[i._replace(age=i.age + 1) for i in items] for items in self.classes]
 
 
 def tuned_norms(visual: nn.Module) -> dict[str, Tensor]:
@@ -142,9 +143,8 @@ class RoTTA(Adapter):
         p = answer.softmax(1)
         uncertainty = -(p * (p + 1e-6).log()).sum(1)
         for i, image in enumerate(x):
-            item = Item(image.detach().clone(), int(p[i].argmax()), float(uncertainty[i]))
-            self.memory.add(item)
-            self.memory.grow_older()
+            self.memory.add(image.detach().clone(), int(p[i].argmax()), float(uncertainty[i]))
+            self.memory.clock += 1
             if (self.samples + i + 1) % self.every == 0:
                 self._update()
         return answer
@@ -164,7 +164,8 @@ class RoTTA(Adapter):
                 x, self.teacher, self.teacher_statistics
             )
         student, self.statistics = self._robust(strong, self.student, self.statistics)
-        young = torch.tensor([math.exp(-item.age / self.capacity) for item in items]).to(student)
+        ages = torch.tensor([self.memory.age(item) for item in items]).to(student)
+        young = torch.exp(-ages / self.capacity)
         loss = -(teacher.softmax(1) * student.log_softmax(1)).sum(1)
         self.student.step((young / (1 + young) * loss).mean())
         with torch.no_grad():
@@ -193,7 +194,7 @@ class RoTTA(Adapter):
         images = [item.image for item in items]
         state["memory/images"] = torch.stack(images) if images else torch.zeros(0)
         state["memory/labels"] = torch.tensor([item.label for item in items], dtype=torch.int64)
-        state["memory/ages"] = torch.tensor([item.age for item in items], dtype=torch.int64)
+        state["memory/ages"] = torch.tensor(list(map(self.memory.age, items)), dtype=torch.int64)
         uncertainty = [item.uncertainty for item in items]
         state["memory/uncertainty"] = torch.tensor(uncertainty, dtype=torch.float64)
         return state
@@ -205,9 +206,9 @@ class RoTTA(Adapter):
             value.copy_(state[key])
         self.memory = Memory(len(self.names), self.capacity)
         columns = [state[f"memory/{key}"].tolist() for key in ("labels", "uncertainty", "ages")]
-        for image, *about in zip(state["memory/images"], *columns, strict=True):
-            item = Item(image.clone().to(self.text.device), *about)
-            self.memory.classes[item.label].append(item)
+        images = state["memory/images"].to(self.text.device, copy=True)
+        for image, label, uncertainty, age in zip(images, *columns, strict=True):
+            self.memory.classes[label].append(Item(image, label, uncertainty, -age))
 
     def _merge(self, other: RoTTA) -> None:
         if other.samples == 0:
@@ -217,4 +218,4 @@ class RoTTA(Adapter):
         for key, value in self._averaged().items():
             value.lerp_(theirs[key], share)
         for item in other.memory.items:
-            self.memory.add(item)
+            self.memory.add(item.image, item.label, item.uncertainty, other.memory.age(item))

@@ -47,4 +47,5 @@ class Ensemble(ZeroShot):
     title = "CLIP, 80 templates"
 
     def make_text(self) -> Tensor:
-        return classifier(self.model, self.names, templates("eighty"))
+        self.templates = templates("eighty")  # what results and state files record
+        return classifier(self.model, self.names, self.templates)
