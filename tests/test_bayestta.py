@@ -286,7 +286,7 @@ def flat_world(different: bool, seed: int = 0, batches: int = 12):
 def waiting(**changes):
     """The test of the default, on evidence that is neither forgotten nor bent by the answers."""
     still = {"refine": False, "responsibilities": "sketch", "softness": 1.0, "half_life": math.inf}
-    return {**still, "test": "box", **changes}
+    return {**still, "units": "logit", "alpha": 1.0, "test": "box", **changes}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -302,14 +302,15 @@ def test_different_covariances_are_told_apart_without_a_jump(dtype):
             assert adapter.record["waits"]
             assert adapter.record["structure"] == "shared"
         if chosen.count("per-class") <= 1:  # the step of the switch included
-            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+            tolerance = 1e-8 if dtype == torch.float64 else 0.02
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance)
     assert chosen[0] is None
     assert chosen[-1] == "per-class"
     told = adapter.summary()["covariance"]
     assert told["decided"]
     assert told["usable"]
     assert told["statistic"] > told["critical"]
-    assert not torch.allclose(ours, theirs, rtol=1e-2)  # from then on each class has its own
+    assert (ours - theirs).abs().max() > 1  # from then on each class has its own
     a, b = adapter.stats.covariance().diagonal(dim1=1, dim2=2).mean(1)
     assert b > 1.3 * a
 
@@ -378,6 +379,7 @@ def test_save_load_go_on_equals_never_stopping(tmp_path, hyper):
     adapter.events.append({"step": 1, "reason": "a test"})
     adapter.returns = 1
     adapter.tuned.restart(optimiser_only=True)
+    adapter.trial = adapter._core()
     adapter.adapt(rest[0])
     adapter.save(tmp_path / "state.safetensors")
     other = make(adapter.model, **hyper)
@@ -386,7 +388,7 @@ def test_save_load_go_on_equals_never_stopping(tmp_path, hyper):
     if not hyper:
         assert other.probe is not None
         assert other.watch.sums[0] > 0
-        assert float(other.good["stats/count"].sum()) > 0
+        assert float(other.trial["stats/count"].sum()) > 0
     assert other.summary() == adapter.summary()
     assert other.tuned.optimiser.param_groups[0]["lr"] == pytest.approx(0.1 * adapter.set.lr)
     for x in rest[1:]:

@@ -62,7 +62,8 @@ class Memory:
             if sum(sizes) < self.capacity:
                 own.append(item)
                 return
-            rivals = [items for items in self.classes if len(items) == max(sizes)]
+            most = max(sizes)
+            rivals = [items for items in self.classes if len(items) == most]
         candidates = [
             (self.score(old), items, i) for items in rivals for i, old in enumerate(items)
         ]
