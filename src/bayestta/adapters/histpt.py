@@ -157,7 +157,7 @@ class HisTPT(Adapter):
         return torch.stack(answers)
 
     def _predict(self, x: Tensor) -> Tensor:
-        plain = getattr(x, "plain", x if x.ndim == 4 else x[:, 0])
+        plain = x.plain if hasattr(x, "plain") else x if x.ndim == 4 else x[:, 0]
         text = self.learner(self.tuned["context"])
         return self.model.logits(self.model.encode_image(plain), text)
 

@@ -43,9 +43,9 @@ class Sequential(Adapter):
             return self.model.encode_image(x)[:, None]
         V = x.shape[1]
         step = max(1, CHUNK // V)
-        parts = [x[i : i + step].flatten(0, 1) for i in range(0, len(x), step)]
-        z = torch.cat([self.model.encode_image(part) for part in parts])
-        return z.view(len(x), V, -1)
+        starts = range(0, len(x), step)
+        z = [self.model.encode_image(x[i : i + step].flatten(0, 1)) for i in starts]
+        return torch.cat(z).view(len(x), V, -1)
 
     def _confident(self, z: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
         """Features and logits of the views that are least uncertain: (v,D) and (v,K)."""
