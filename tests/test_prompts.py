@@ -91,3 +91,24 @@ def test_text_offers_it_too():
     from bayestta.text import PromptLearner as FromText
 
     assert FromText is PromptLearner
+
+
+@pytest.mark.parametrize(("kind", "length"), [("clip", 8), ("siglip", 12)])
+def test_models_of_transformers(kind, length, tmp_path, monkeypatch):
+    """CLIP's text is causal, so that padding can go; SigLIP's is not."""
+    from bayestta import load_model
+    from test_transformers import write
+
+    write(kind, tmp_path)
+    model = load_model(f"hf:{tmp_path}")
+    learner = PromptLearner(model, ["cat", "dog"])
+    assert learner.start.shape == (4, 32)
+    assert learner.tokens.shape[1] == length
+    want = model.encode_text(["a photo of a cat.", "a photo of a dog."])
+    torch.testing.assert_close(learner(learner.start), want, atol=1e-5, rtol=0)
+    context = learner.start.clone().requires_grad_()
+    (whole,) = torch.autograd.grad(learner(context)[:, 0].sum(), context)
+    monkeypatch.setattr(prompts, "TOKENS", 1)  # a class a pass
+    (parts,) = torch.autograd.grad(learner(context)[:, 0].sum(), context)
+    torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-3)
+    assert whole.abs().max() > 1e-4

@@ -68,12 +68,9 @@ def literal(model, x, *, form="sequential", lr=1e-3, L=2, M=5, templates=TEMPLAT
                 z, t = encode(), text[labels]
                 G = model.scale * t @ z.T
                 Q = (((z @ z.T + t @ t.T) / 2) / 0.01).softmax(1)
-                loss = 0.0
-                for i in range(len(x)):
-                    for b in range(len(x)):
-                        loss = loss - Q.T[i, b] * torch.log_softmax(G.T[i], 0)[b]
+                loss = -(Q.T * torch.log_softmax(G.T, dim=1)).sum(1).mean()
                 optimiser.zero_grad()
-                (loss / len(x)).backward()
+                loss.backward()
                 optimiser.step()
             snapshots.append({key: p.detach().clone() for key, p in weights.items()})
         average = {
