@@ -29,7 +29,7 @@ from bayestta.tuned import Tuned
 
 COMPONENTS = 10  # principal components of the homogeneity test
 SAMPLES_A_DIMENSION = 10  # that every class must have before it gets a covariance of its own
-PROBE = 8  # one image in eight also goes through the pristine tower, for the guard
+PROBE = 16  # one image in sixteen also goes through the pristine tower, for the guard
 STEADY = 32  # samples over which spreads are smoothed: matters for small batches only
 UNTESTED: dict[str, Any] = {  # what a result says of a test that was not carried out
     "statistic": None,
@@ -74,7 +74,7 @@ class BayesTTA(Adapter):
         "via Gaussian Discriminant Analysis, arXiv 2507.08607, 2025"
     )
     tunes = "norms of the image tower; Gaussian statistics of the features"
-    cost = "1 forward + 1 backward to the norms an image (+ 1/8 forward for the guard)"
+    cost = "1 forward + 1 backward to the norms an image (+ 1/16 forward for the guard)"
     fidelity = (
         "preset=released follows the authors' code, preset=paper the equations; the default is our "
         "best form"
