@@ -12,19 +12,12 @@ from bayestta.adapter import Adapter, register
 from bayestta.model import VLM
 from bayestta.names import unknown
 from bayestta.norms import norm_parameters
+from bayestta.text import TEMPLATES as COMMON
 from bayestta.tuned import Tuned
 
 FORMS = ("sequential", "parallel")
-TEMPLATES = [
-    "a photo of a {}",  # the first two without a full stop
-    "itap of a {}",
-    "a bad photo of the {}.",
-    "a origami {}.",
-    "a photo of the large {}.",
-    "a {} in a video game.",
-    "art of the {}.",
-    "a photo of the small {}.",
-]
+# The common seven and one more; the first two without a full stop.
+TEMPLATES = ["a photo of a {}", "itap of a {}", *COMMON["seven"][1:]]
 
 
 def agreement_loss(z: Tensor, text: Tensor, scale: float, temperature: float) -> Tensor:
