@@ -51,11 +51,15 @@ class Run:
 
     @property
     def file(self) -> str:
-        """The name of its result."""
-        key = json.dumps(asdict(self), sort_keys=True)
-        digest = hashlib.sha256(key.encode()).hexdigest()[:10]
+        """The name of its result: only what differs from the defaults counts, so that a new field
+        of a later version leaves earlier results where they are found."""
+        told = {k: v for k, v in asdict(self).items() if v != asdict(_PLAIN)[k]}
+        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:10]
         model = self.model.replace("/", "_").replace(":", "_")
         return f"{self.data}-{model}-{self.method}-{self.seed}-{digest}.json"
+
+
+_PLAIN = Run(data="", model="", method="")
 
 
 def read_bench(path: str | os.PathLike[str]) -> list[Run]:
