@@ -206,7 +206,7 @@ def test_row_d_answers_and_teaches_by_the_discriminants_alone(preset):
         z = model.encode_image(x, adapter.tuned)
         answer = adapter.adapt(x)
         assert not torch.allclose(answer, with_sketch.adapt(x))
-        score = adapter._discriminants(z)
+        score = adapter._classes()(z)
         centred = score - score.mean(1, keepdim=True)
         ratio = (answer - answer.mean(1, keepdim=True)) / centred
         torch.testing.assert_close(ratio, ratio[:1, :1].expand_as(ratio))  # alpha, nothing else

@@ -206,7 +206,7 @@ class Watch(TorchDispatchMode):
 def test_no_tensor_of_samples_by_classes_by_features_and_no_repeated_inverse(
     structure: str, factors: int
 ) -> None:
-    B, K, D = 40, 30, 8
+    B, K, D = 60, 30, 20  # above stats.SMALL
     g = torch.Generator().manual_seed(0)
     z, weight = torch.randn(B, D, generator=g), torch.rand(B, K, generator=g)
     with Watch() as watch:

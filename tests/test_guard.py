@@ -203,7 +203,9 @@ def test_poisoned_statistics_are_left_behind_without_refinement_too():
         adapter.adapt(x)
     assert float(adapter.good["stats/count"].sum()) > 0  # proven by now
     good = {key: value.clone() for key, value in adapter.good.items()}
-    adapter.stats.mean[1:] += 10  # every answer is now the first class
+    state = adapter.state_dict()
+    state["stats/mean"][1:] += 10  # every answer is now the first class
+    adapter.load_state_dict(state)
     x, _ = stream[6]
     assert (adapter.predict(x).argmax(1) == 0).all()
     returned = None

@@ -12,6 +12,7 @@ from bayestta.names import unknown
 CENTRES = ("exact", "old", "new")
 STRUCTURES = ("shared", "per-class")
 BUDGET_BYTES = 2 * 1024**3  # a larger per-class scatter is refused before it is allocated
+SMALL = 16  # dimensions in which the squares of a batch fit into one (B,D*D)
 SMALLEST = torch.finfo(torch.float64).tiny  # keeps 0 / 0 at zero
 
 
@@ -85,12 +86,12 @@ class GaussianStats:
     def _add_outer(self, *pairs: tuple[Tensor, Tensor]) -> None:
         """Add the outer products of paired rows: all to one scatter, or row k to class k's."""
         if self.structure == "shared":
-            for left, right in pairs:
-                self.scatter.addmm_(left.T, right)
+            left, right = (torch.cat([pair[side] for pair in pairs]) for side in (0, 1))
+            self.scatter.addmm_(left.T, right)  # one pass over (D,D) for all
             return
+        lefts, rights = (torch.stack([pair[side] for pair in pairs]) for side in (0, 1))
         for k, scatter in enumerate(self.scatter):
-            left, right = (torch.stack([pair[side][k] for pair in pairs]) for side in (0, 1))
-            scatter += left.T @ right  # float64 up to here: the pairs may cancel
+            scatter += lefts[:, k].T @ rights[:, k]  # float64 up to here: the pairs may cancel
 
     @property
     def count(self) -> Tensor:
@@ -142,9 +143,16 @@ class GaussianStats:
             within = (z, weight.sum(1)[:, None] * z)
             self._add_outer(within, (batch, -n[:, None] * batch), between)
             return
-        for k, scatter in enumerate(self.scatter):  # one class at a time: no (B,K,D) tensor
-            centred = (z - batch[k]).to(self.wide)
-            scatter.addmm_((weight[:, k, None].to(self.wide) * centred).T, centred)
+        if z.shape[1] <= SMALL:
+            origin = z.mean(0)
+            z, batch = z - origin, batch - origin
+            squares = (z[:, :, None] * z[:, None, :]).flatten(1)  # (B,D*D)
+            outer = batch[:, :, None] * batch[:, None, :] * n[:, None, None]
+            self.scatter += ((weight.T @ squares).view_as(outer) - outer).to(self.wide)
+        else:
+            for k, scatter in enumerate(self.scatter):  # one class at a time: no (B,K,D) tensor
+                centred = (z - batch[k]).to(self.wide)
+                scatter.addmm_((weight[:, k, None].to(self.wide) * centred).T, centred)
         self._add_outer(between)
 
     def forget(self, keep: float) -> None:
@@ -155,7 +163,7 @@ class GaussianStats:
         shift = self.mean - self.prior_mean
         ratio = (keep * before / self.count.clamp_min(SMALLEST))[:, None]
         self.mean = self.prior_mean + ratio * shift
-        self.scatter = keep * self.scatter
+        self.scatter.mul_(keep)
         self._add_prior(self.scatter, 1 - keep)
         if self.centre == "exact" and self.prior_count:  # the gap between prior and evidence
             self._add_outer((shift, self.prior_count * (1 - keep) * ratio * shift))

@@ -19,7 +19,7 @@ from torch import Tensor
 from bayestta import stats
 from bayestta.adapter import Adapter, register
 from bayestta.covariance import box_m, pca, pca_basis, shrink, soft_covariances
-from bayestta.gda import log_discriminant
+from bayestta.gda import Discriminant
 from bayestta.guard import Guard
 from bayestta.model import VLM
 from bayestta.norms import norm_parameters
@@ -29,6 +29,7 @@ from bayestta.tuned import Tuned
 
 COMPONENTS = 10  # principal components of the homogeneity test
 SAMPLES_A_DIMENSION = 10  # that every class must have before it gets a covariance of its own
+TEST_EVERY = 8  # steps between tests that could change nothing yet and are for the record
 PROBE = 16  # one image in sixteen also goes through the pristine tower, for the guard
 STEADY = 32  # samples over which spreads are smoothed: matters for small batches only
 UNTESTED: dict[str, Any] = {  # what a result says of a test that was not carried out
@@ -129,6 +130,7 @@ class BayesTTA(Adapter):
         why = "the structure was forced" if forced else "nothing was seen yet"
         self.outcome: dict[str, Any] = {"test": self.set.test, **UNTESTED, "reason": why}
         self.stats = self._statistics(forced or "shared")
+        self._fitted: Discriminant | None = None  # the classes, factored; None after a change
         self.basis: Tensor | None = None  # (D,d) principal components of the first batch
         self.probe: GaussianStats | None = None  # the classes in them, for the default's test
         self.gauge = self.text.new_zeros(3).double()
@@ -191,14 +193,16 @@ class BayesTTA(Adapter):
         """Box's test on all that was seen, acted on once each class can carry its own matrix."""
         if self.probe is None:
             return
+        K, D = self.stats.mean.shape
+        enough = float(self.stats.seen.min()) >= SAMPLES_A_DIMENSION * D
+        self.outcome["waits"] = not enough
+        if not enough and self.steps % TEST_EVERY:
+            return
         count = self.probe.count
         unbiased = self.probe.scatter / (count - 1).clamp_min(1e-9)[:, None, None]
         outcome = box_m(count, unbiased, form="box")
         self.outcome |= outcome.record()
-        K, D = self.stats.mean.shape
-        enough = float(self.stats.seen.min()) >= SAMPLES_A_DIMENSION * D
         need = K * D * D * self.text.dtype.itemsize
-        self.outcome["waits"] = not enough
         if not (outcome.usable and enough):
             return
         self.structure = "shared"
@@ -215,6 +219,7 @@ class BayesTTA(Adapter):
 
     def _estimate(self, z: Tensor) -> None:
         responsibilities = self._responsibilities(z)  # Eq. 18
+        self._fitted = None
         if self.set.window:
             self.stats = self._statistics(self.stats.structure)
         if self.set.half_life < math.inf:
@@ -231,7 +236,7 @@ class BayesTTA(Adapter):
         assert self.sketch is not None
         known = self.set.prior_scatter > 0 or bool(self.stats.seen.sum() > 0)
         if self.set.responsibilities == "posterior" and known:
-            return self._discriminants(z).softmax(1)
+            return self._classes()(z).to(z.dtype).softmax(1)
         if self.set.responsibilities != "fused" or self.set.window:
             return (self.sketch / self.set.softness).softmax(1)
         fused, alpha = self._fuse(z, self.sketch)
@@ -262,26 +267,30 @@ class BayesTTA(Adapter):
 
     # --- sketch refinement by discriminant analysis ---
 
-    def _discriminants(self, z: Tensor) -> Tensor:
-        """Eq. 25, in the precision of the features."""
-        prior = self.stats.proportion.log()
-        if self.set.class_prior == "uniform":
-            prior = torch.full_like(prior, -math.log(len(self.names)))
-        rtol = None
-        if self.set.truncate:
-            rtol = self.set.pinv_rtol or z.shape[1] * torch.finfo(torch.float32).eps
-        score = log_discriminant(z, self.stats.mean, self._covariance(), prior, rtol=rtol)
-        return score.to(z.dtype)
+    def _classes(self) -> Discriminant:
+        """The Gaussians of Eq. 25, fitted once a change of the statistics."""
+        if self._fitted is None:
+            prior = self.stats.proportion.log()
+            if self.set.class_prior == "uniform":
+                prior = torch.full_like(prior, -math.log(len(self.names)))
+            rtol = None
+            if self.set.truncate:
+                rtol = self.set.pinv_rtol or self.model.dim * torch.finfo(torch.float32).eps
+            cov = self._covariance()
+            kind = torch.promote_types(self.text.dtype, cov.dtype)
+            self._fitted = Discriminant(self.stats.mean, cov.to(kind), prior, rtol=rtol)
+        return self._fitted
 
     def _fuse(self, z: Tensor, sketch: Tensor, *, remember: bool = False) -> tuple[Tensor, float]:
         """Eq. 27: the sketch plus alpha times the discriminants, in `units`; and that alpha."""
         base, alpha = self._base(sketch), self.set.alpha * 0.5**self.returns
         if self.stats.seen.sum() <= 0:
             return base, alpha
-        score = self._discriminants(z)
         unit = 1.0
-        if self.set.units == "spread":
-            score = score - score.mean(1, keepdim=True)
+        if self.set.units != "spread":
+            score = self._classes()(z).to(z.dtype)
+        else:
+            score = self._classes().contrast(z).to(z.dtype)
             gauge = self._gauge(sketch, score)
             unit = float(gauge[0] / gauge[1].clamp_min(1e-12))
             # where both say the same, the sketch is in its element
@@ -380,6 +389,7 @@ class BayesTTA(Adapter):
         self.structure = [None, *stats.STRUCTURES][int(state["structure"])]
         self.stats = self._statistics(self.structure or "shared")
         self.stats.load_state_dict(_part(state, "stats/"))
+        self._fitted = None
         self.tuned.load_state_dict(state, "tuned/")
         self.gauge, self.sharpness = state["gauge"].clone(), float(state["sharpness"])
 
@@ -424,6 +434,7 @@ class BayesTTA(Adapter):
             )
         share = other.samples / (self.samples + other.samples)
         self.stats.merge(other.stats)
+        self._fitted = None
         self.tuned.merge(other.tuned, self.samples, other.samples)
         self.gauge = torch.lerp(self.gauge, other.gauge, share)
         self.sharpness += share * (other.sharpness - self.sharpness)
