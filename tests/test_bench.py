@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import json
+import multiprocessing
+import os
+import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
+from rich.console import Console
 
-from bayestta.bench import Run, read_bench, run_bench
+from bayestta.bench import Event, Run, TimeLeft, execute, read_bench, run_bench
+from bayestta.bench.pool import _choose
+from bayestta.cli.progress import BenchBars
+from bayestta.cli.screen import Screen
 from bayestta.result import Result
 
 BENCH = """
@@ -25,7 +36,21 @@ methods = "bayestta"
 set = { preset = "released" }
 grid = { alpha = [0.1, 1.0] }
 provenance = "authors"
+[[runs]]
+data = "rmnist"
+models = "mini-rn"
+methods = "bayestta"
+batch_size = [2, 3]
+order = ["time", "correlated"]
+rounds = 3
+options = { sort = "time" }
+label = "long"
+root = "here"
+device = "cuda"
+precision = "bf16"
+explain = true
 """
+ONE = Run("rmnist", "mini-rn", "zero-shot", limit=4)
 
 
 def write(path: Path, text: str) -> Path:
@@ -35,10 +60,24 @@ def write(path: Path, text: str) -> Path:
 
 def test_axes_and_grid_are_multiplied_out(tmp_path: Path) -> None:
     runs = read_bench(write(tmp_path / "b.toml", BENCH))
-    assert len(runs) == 6
-    assert len({run.file for run in runs}) == 6
+    assert len(runs) == 10
+    assert len({run.file for run in runs}) == 10
     assert {run.hyper.get("alpha") for run in runs} == {None, 0.1, 1.0}
     assert all(run.limit == 6 for run in runs)
+    assert {(run.batch_size, run.order) for run in runs[6:]} == {
+        *((2, "time"), (2, "correlated"), (3, "time"), (3, "correlated"))
+    }
+    last = runs[-1]
+    assert (last.rounds, last.label, last.root, last.explain) == (3, "long", "here", True)
+    assert (last.options, last.device, last.precision) == ({"sort": "time"}, "cuda", "bf16")
+
+
+def test_names_of_results_stay_as_they_were() -> None:
+    hyper = {"preset": "released", "alpha": 0.1}
+    run = Run("rmnist", "mini-vit", "bayestta", limit=1000, hyper=hyper, provenance="authors")
+    assert run.file == "rmnist-mini-vit-bayestta-1-2916f194f8.json"
+    assert replace(run, rounds=2).file != run.file
+    assert len(replace(run, model="features:" + 99 * "/folder").file) < 255
 
 
 def test_every_bench_file_is_readable() -> None:
@@ -52,6 +91,9 @@ def test_every_bench_file_is_readable() -> None:
     [
         ('[[runs]]\ndata = "rmnist"\nmodels = "m"', "lacks methods"),
         ('[[runs]]\ndata = "a"\nmodels = "m"\nmethods = "b"\nseed = 1', "did you mean 'seeds'"),
+        ('[[runs]]\ndata = "a"\nmodels = "m"\nmethods = "b"\nrounds = "2"', "rounds .* is '2'"),
+        ('[[runs]]\ndata = "a"\nmodels = "m"\nmethods = "b"\nseeds = [1, true]', "seeds .* True"),
+        ('[[run]]\ndata = "a"', "did you mean 'runs'"),
         ("[[runs]", "not valid TOML"),
         ("[bench]", "holds no run"),
     ],
@@ -61,21 +103,135 @@ def test_a_wrong_file_is_refused_in_a_sentence(tmp_path: Path, text: str, words:
         read_bench(write(tmp_path / "b.toml", text))
 
 
-def test_finished_runs_are_kept_and_a_failure_is_isolated(tmp_path: Path) -> None:
+def test_where_settings_came_from() -> None:
+    hyper = {"preset": "released", "alpha": 0.1}
+    run = replace(ONE, method="bayestta", hyper=hyper, provenance="authors", label="as released")
+    found = execute(run)
+    assert found.provenance["preset"] == found.provenance["alpha"] == "authors"
+    assert found.provenance["lr"] == "preset released"
+    assert found.notes == {"label": "as released"}
+    assert set(execute(replace(ONE, method="bayestta")).provenance.values()) == {"default"}
+
+
+def test_finished_runs_are_kept_failures_isolated_and_a_death_fails_one_run(
+    tmp_path: Path,
+) -> None:
     runs = [
-        Run("rmnist", "mini-rn", "zero-shot", limit=4),
-        Run("rmnist", "mini-rn", "zero-shot", limit=4, seed=2),
-        Run("rmnist", "mini-rn", "no-such-method", limit=4),
+        ONE,
+        replace(ONE, method="no-such-method"),
+        replace(ONE, method="bayestta", limit=None),  # killed below, long before its end
+        replace(ONE, seed=2),
     ]
-    said: list[str] = []
-    results, failed = run_bench(runs, tmp_path, processes=1, progress=lambda _, w: said.append(w))
-    assert sorted(said) == ["done", "done", "failed"]
+    stale = write(tmp_path / f".{ONE.file}.0123abcd.part", "half a res")
+    events: list[Event] = []
+
+    def follow(event: Event) -> None:
+        events.append(event)
+        if event.kind == "step" and event.run is runs[2]:
+            (child,) = multiprocessing.active_children()
+            assert child.pid is not None
+            os.kill(child.pid, signal.SIGKILL)
+
+    results, failed = run_bench(runs, tmp_path, processes=1, progress=follow, cache_gb=0)
+    assert not multiprocessing.active_children()
+    ends = {event.run.file: event.kind for event in events}
+    assert [ends[run.file] for run in runs] == ["done", "failed", "failed", "done"]
     assert [r.seed for r in results] == [1, 2]
-    assert "unknown method" in failed[runs[2].file]
-    before = (tmp_path / runs[0].file).stat().st_mtime_ns
-    said.clear()
-    again, _ = run_bench(runs[:2], tmp_path, processes=1, progress=lambda _, w: said.append(w))
-    assert said == ["kept", "kept"]
-    assert (tmp_path / runs[0].file).stat().st_mtime_ns == before
-    assert again[0].accuracy == Result.load(tmp_path / runs[0].file).accuracy
+    assert "unknown method" in failed[runs[1].file]
+    assert "SIGKILL" in failed[runs[2].file]
+    told = json.loads((tmp_path / runs[1].file.replace(".json", ".error.json")).read_text())
+    assert told["error"] == failed[runs[1].file]
+    assert "make_adapter" in told["traceback"]
+    assert told["run"]["method"] == "no-such-method"
+    assert not stale.exists()
+    totals = [e.total for e in events if e.kind == "step" and e.run.file == ONE.file]
+    assert set(totals) == {9 * 4}
+
+    before = (tmp_path / ONE.file).stat().st_mtime_ns
+    kinds: list[str] = []
+    again, _ = run_bench([ONE], tmp_path, progress=lambda event: kinds.append(event.kind))
+    assert kinds == ["kept"]
+    assert (tmp_path / ONE.file).stat().st_mtime_ns == before
+    assert again[0].accuracy == Result.load(tmp_path / ONE.file).accuracy
     assert again[0].limit == 4
+    here = execute(ONE)
+    assert [d["hits"] for d in here.domains] == [d["hits"] for d in again[0].domains]
+    assert here.nll == pytest.approx(again[0].nll)
+
+
+def test_two_benches_do_not_share_a_folder(tmp_path: Path) -> None:
+    write(tmp_path / ".bench.pid", "4711\n")
+    with (
+        FileLock(tmp_path / ".bench.lock"),
+        pytest.raises(ValueError, match=r"in use by another bench \(process 4711\)"),
+    ):
+        run_bench([ONE], tmp_path)
+
+
+def test_a_damaged_result_is_told_before_the_work(tmp_path: Path) -> None:
+    write(tmp_path / ONE.file, '{"schema": 1')
+    with pytest.raises(ValueError, match="not a complete JSON file"):
+        run_bench([replace(ONE, seed=2), ONE], tmp_path)
+
+
+class Seat:
+    """A worker, as far as the choice of its next run goes."""
+
+    def __init__(self, last: Run | None) -> None:
+        self.last = last
+
+
+def test_a_process_keeps_its_model_and_its_data() -> None:
+    runs = [Run(d, m, "tda") for d in ("a", "b") for m in ("x", "y")]
+    first, second = Seat(runs[0]), Seat(None)
+    seats = [first, second]
+    assert _choose(runs[1:], second, seats).model == "y"
+    assert _choose(runs[1:], first, seats) == Run("b", "x", "tda")
+    assert _choose([runs[2], runs[0]], first, seats) == runs[0]
+    assert _choose([runs[1]], first, seats) == runs[1]
+
+
+def test_the_time_left_is_judged_by_runs_alike() -> None:
+    now = [0.0]
+    slow = [replace(ONE, method="watt", seed=seed) for seed in (1, 2, 3)]
+    quick = [replace(ONE, seed=seed) for seed in (1, 2)]
+    left = TimeLeft([*slow, *quick], processes=2, clock=lambda: now[0])
+    assert left.seconds() is None
+    for run, seconds in ((slow[0], 100), (quick[0], 2)):
+        left.add(Event(run, "started"))
+        now[0] += seconds
+        left.add(Event(run, "done"))
+    assert left.seconds() == (100 + 100 + 2) / 2
+    left.add(Event(slow[1], "started"))
+    now[0] += 30
+    left.add(Event(slow[1], "step", 60, 100))  # twice as fast as the first
+    assert left.of(slow[1]) == pytest.approx(20)
+    assert left.seconds() == pytest.approx((20 + 100 + 2) / 2)
+    for run in (slow[1], slow[2], quick[1]):
+        left.add(Event(run, "failed"))
+    assert left.seconds() == 0
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_of_all_and_of_each(terminal: bool, tmp_path: Path) -> None:
+    runs = [replace(ONE, seed=seed) for seed in (1, 2, 3)]
+    screen, text = Screen(), io.StringIO()
+    screen.err = Console(file=text, force_terminal=terminal, width=200, highlight=False)
+    result = execute(ONE)
+    left = TimeLeft(runs, processes=1)
+    with BenchBars(screen, "readme", runs, left) as bars:
+        bars(Event(runs[0], "kept", result=result))
+        bars(Event(runs[1], "started"))
+        bars(Event(runs[1], "step", 12, 36))
+        bars.progress.refresh()
+        bars(Event(runs[1], "done", 36, 36, result=result))
+        bars(Event(runs[2], "started"))
+        bars(Event(runs[2], "failed", error="ValueError: no"))
+        bars.progress.refresh()
+    shown = text.getvalue()
+    assert "1 of 3 runs are there already." in shown
+    assert f"done (2 of 3): {runs[1]}: {result.accuracy:.2f} % of 36 images" in shown
+    assert "failed (3 of 3): zero-shot, mini-rn on rmnist, seed 3: ValueError: no" in shown
+    assert ("12 of 36" in shown) is terminal
+    assert ("3 of 3 runs" in shown) is terminal
+    assert "left" in shown

@@ -15,7 +15,8 @@ import pytest
 from bayestta.report import FORMATS, render_page, render_table, write_page, write_report
 from bayestta.report.curves import reliability, stream_points
 from bayestta.report.groups import group
-from bayestta.report.plots import Frame, ticks
+from bayestta.report.plots import Frame
+from bayestta.report.scales import ticks
 from bayestta.report.style import CSS
 from bayestta.result import Result
 
@@ -282,6 +283,7 @@ def test_page_has_its_figures_tables_and_records() -> None:
     assert [c.get("aria-label", "").split(" on ")[0] for c in charts] == [
         "Accuracy by domain",
         "Accuracy over the stream",
+        "Accuracy against seconds",
         "Calibration of zero-shot",
         "Calibration of bayestta",
     ]

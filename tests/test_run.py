@@ -20,7 +20,8 @@ from torch import Tensor
 
 from bayestta import environment
 from bayestta.result import SCHEMA, Result, plain, write_atomic
-from bayestta.run import evaluate, run, thin
+from bayestta.run import evaluate, run
+from bayestta.tally import thin
 
 K = 3
 
@@ -45,6 +46,7 @@ class Batch:
     y: Tensor | None
     domain: str
     index: Tensor
+    round: int = 1
 
 
 class Fake:
@@ -303,7 +305,7 @@ def test_plain_values() -> None:
 
 def test_the_trace_of_a_long_stream_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = result()
-    monkeypatch.setattr(sys.modules["bayestta.run"], "TRACE", 3)
+    monkeypatch.setattr(sys.modules["bayestta.tally"], "TRACE", 3)
     short = result()
     assert len(short.trace) <= 3 < len(whole.trace)
     for key in ("n", "hits", "sketch_hits", "steps"):

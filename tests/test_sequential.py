@@ -8,7 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 from bayestta.adapter import make_adapter, methods
-from bayestta.adapters.sequential import CHUNK, Sequential
+from bayestta.adapters.sequential import Sequential
+from bayestta.adapters.tpt import CHUNK, encode_views
 from bayestta.cache import Cache
 from fake_vlm import Fake, names
 
@@ -77,7 +78,7 @@ def test_views_are_encoded_a_few_images_at_a_time():
             return x[rows]
 
     model.encode_image = lambda x: events.append(len(x)) or encode(x)
-    z = build("tda", model, views=64)._encode(Lazy())
+    z = encode_views(model, Lazy())
     assert events == ["made", CHUNK, "made", CHUNK, "made", 64]  # never all at once
     torch.testing.assert_close(z, x[:, :, 0, 0])
 

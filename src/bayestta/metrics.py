@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayestta.result import confusion
+
 BINS = 15
+DENSE = 100  # classes, up to which the confusion matrix is written out whole
 
 
 class Score:
@@ -113,9 +116,10 @@ class Score:
         return total / n if n else float("nan")
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers; of the confusion what is not zero, as [truth, answer, count]."""
-        cells = self.confusion.nonzero()  # (cells,2)
-        counts = self.confusion[cells[:, 0], cells[:, 1]]
+        """Plain numbers; the confusion as K rows of K counts, true class by row.
+
+        Above `DENSE` classes it is what is not zero, as [truth, answer, count].
+        """
         return {
             "n": self.n,
             "hits": self.hits,
@@ -127,15 +131,20 @@ class Score:
             "bins": [
                 [int(n), confidence, int(hits)] for n, confidence, hits in self.bins.T.tolist()
             ],
-            "confusion": torch.cat([cells, counts[:, None]], dim=1).tolist(),
+            "confusion": self._cells() if len(self.confusion) > DENSE else self.confusion.tolist(),
         }
+
+    def _cells(self) -> list[list[int]]:
+        cells = self.confusion.nonzero()  # (cells,2)
+        counts = self.confusion[cells[:, 0], cells[:, 1]]
+        listed: list[list[int]] = torch.cat([cells, counts[:, None]], dim=1).tolist()
+        return listed
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Score:
         """The score that `to_json` wrote, so that saved shards can be merged."""
         score = cls(value["classes"])
-        for truth, answer, count in value["confusion"]:
-            score.confusion[truth, answer] = count
+        score.confusion = torch.tensor(confusion(value), dtype=torch.int64).view_as(score.confusion)
         if score.n != value["n"] or len(value["bins"]) != BINS:
             raise ValueError(
                 f"a score of {value['n']} samples and {len(value['bins'])} bins holds {score.n} "

@@ -154,6 +154,7 @@ ABOUT = {
     "clip-vit-b16": f"OpenAI CLIP ViT-B/16, downloaded by open_clip ({SHORT['clip-vit-b16']})",
     "open_clip:NAME/TAG": "any open_clip architecture and pretrained tag or weight file",
     "hf:ID": "a CLIP or SigLIP of transformers, by hub id or local folder (extra `hf`)",
+    "features:FILE": "cached embeddings of a data set, which `bayestta features` wrote",
     "PATH": "a checkpoint: .safetensors, a state dict, or a folder with open_clip_config.json",
 }
 
@@ -204,6 +205,10 @@ def _load(name: str) -> VLM:
         from bayestta.backends.transformers import load_transformers
 
         return load_transformers(target.removeprefix("hf:"), name)
+    if target.startswith("features:"):
+        from bayestta.backends.features import load_features
+
+        return load_features(target.removeprefix("features:"))
     if target and Path(target).exists():
         from bayestta.backends.open_clip import load_checkpoint
 

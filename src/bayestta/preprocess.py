@@ -49,6 +49,10 @@ class Preprocess:
             raise ValueError(unknown("interpolation", self.interpolation, FILTERS))
 
     def __call__(self, image: Image.Image) -> Tensor:
+        return self.normalise(self.levels(image)[None])[0]
+
+    def levels(self, image: Image.Image) -> Tensor:
+        """The uint8 pixels (C,size,size) that `normalise` makes the tensor of."""
         if image.mode != "RGB":
             from bayestta.data.images import to_rgb  # deep and transparent images read right
 
@@ -60,7 +64,7 @@ class Preprocess:
             image = image.resize((width, height), FILTERS[self.interpolation])
         pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
         pixels = pixels.view(1, image.height, image.width, 3)
-        return self._finish(pixels.permute(0, 3, 1, 2))[0]
+        return self._crop(pixels.permute(0, 3, 1, 2))[0]
 
     def _resize_centre(self, image: Image.Image) -> Image.Image:
         """What a crop of the resized image would be, which may not fit into memory itself.
@@ -79,10 +83,22 @@ class Preprocess:
 
     def batch(self, pixels: Tensor) -> Tensor:
         """uint8 pixels (B,H,W,3) -> (B,3,size,size)."""
+        return self.normalise(self.batch_levels(pixels))
+
+    def batch_levels(self, pixels: Tensor) -> Tensor:
+        """`levels` of many: (B,H,W,3) -> (B,3,size,size), bytes on a CPU."""
         if len(pixels) and self._extreme(pixels.shape[1], pixels.shape[2]):
-            return torch.stack([self(Image.fromarray(image.cpu().numpy())) for image in pixels])
+            images = (Image.fromarray(image.cpu().numpy()) for image in pixels)
+            return torch.stack([self.levels(image) for image in images])
         x = pixels.permute(0, 3, 1, 2)
-        return self._finish(self._resize(x, self._resized(x.shape[2], x.shape[3])))
+        return self._crop(self._resize(x, self._resized(x.shape[2], x.shape[3])))
+
+    def normalise(self, levels: Tensor) -> Tensor:
+        """Grey levels (B,C,H,W), 0 to 255 -> what the tower takes."""
+        x = levels.float() / 255
+        mean = torch.tensor(self.mean, device=x.device).view(-1, 1, 1)
+        std = torch.tensor(self.std, device=x.device).view(-1, 1, 1)
+        return ((x - mean) / std).contiguous()
 
     def _resize(self, x: Tensor, size: tuple[int, int]) -> Tensor:
         """Grey levels (B,C,H,W) as Pillow resizes them: columns, rounded, then rows."""
@@ -108,10 +124,7 @@ class Preprocess:
     def _corner(self, height: int, width: int) -> tuple[int, int]:
         return round((height - self.size) / 2), round((width - self.size) / 2)
 
-    def _finish(self, x: Tensor) -> Tensor:
-        """Crop, scale and normalise grey levels (B,C,H,W)."""
+    def _crop(self, x: Tensor) -> Tensor:
+        """The centre (B,C,size,size) of grey levels (B,C,H,W)."""
         top, left = self._corner(x.shape[2], x.shape[3])
-        x = x[:, :, top : top + self.size, left : left + self.size].float() / 255
-        mean = torch.tensor(self.mean, device=x.device).view(-1, 1, 1)
-        std = torch.tensor(self.std, device=x.device).view(-1, 1, 1)
-        return ((x - mean) / std).contiguous()
+        return x[:, :, top : top + self.size, left : left + self.size]

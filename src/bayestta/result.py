@@ -43,6 +43,9 @@ class Result:
     hyper: dict[str, Any]
     versions: dict[str, str | None]
     sketch: dict[str, Any] | None = None  # the zero-shot answer on the same batches, as a score
+    rounds: list[dict[str, Any]] = field(default_factory=list)  # round, accuracy, n, domains
+    forgetting: list[dict[str, Any]] = field(default_factory=list)  # domain, then, now, n
+    pictures: dict[str, Any] = field(default_factory=dict)  # tsne, cam: what Explain made
     covariance: dict[str, Any] | None = (
         None  # the homogeneity test: F, critical value, structure ...
     )
@@ -85,7 +88,7 @@ class Result:
         """Write the file whole or not at all, one key a line; folders are made."""
         lines = []
         for key, value in self.to_json().items():
-            if key in ("domains", "trace") and value:
+            if key in ("domains", "trace", "rounds", "forgetting") and value:
                 rows = ",\n  ".join(json.dumps(row, allow_nan=False) for row in value)
                 lines.append(f"{json.dumps(key)}: [\n  {rows}\n]")
             else:
@@ -145,6 +148,24 @@ def _has_domains(value: Mapping[str, Any]) -> bool:
     return isinstance(domains, list) and all(
         isinstance(d, dict) and {"name", "n", "accuracy"} <= d.keys() for d in domains
     )
+
+
+def confusion(score: Mapping[str, Any]) -> list[list[int]]:
+    """The matrix of a score's JSON as K rows of K counts, also where it was written as cells.
+
+    >>> confusion({"classes": 2, "n": 5, "confusion": [[0, 0, 4], [1, 0, 1]]})
+    [[4, 0], [1, 0]]
+    """
+    classes, given, n = score["classes"], score["confusion"], score["n"]
+    square = len(given) == classes and all(len(row) == classes for row in given)
+    # Three cells [truth, answer, count] of three classes have the shape of a matrix as well.
+    cells = classes == 3 and sum(map(sum, given)) != n == sum(row[-1] for row in given)
+    if square and not cells:
+        return [list(row) for row in given]
+    whole = [[0] * classes for _ in range(classes)]
+    for truth, answer, count in given:
+        whole[truth][answer] = count
+    return whole
 
 
 def plain(value: Any) -> Any:

@@ -23,9 +23,12 @@ from bayestta.adapters.zero_shot import ZeroShot
 from bayestta.data.base import Data, Dataset, generator, permutation
 from bayestta.data.views import random_crop
 from bayestta.model import VLM
+from bayestta.names import unknown
 from bayestta.prompts import PromptLearner
 
 KEYS = ("ctx", "prompt_learner.ctx")
+# Not in the specification, which says SGD and no more: the defaults of Dassl, CoOp's framework.
+MOMENTUM, DECAY = 0.9, 5e-4
 
 
 @register
@@ -120,10 +123,15 @@ def load_context(path: str | os.PathLike[str]) -> Tensor:
     return context
 
 
-def pick_shots(data: Data, shots: int, seed: int) -> list[tuple[str, int, int]]:
-    """(domain, image, label) of the same number of images a class, drawn over all domains."""
+def pick_shots(
+    data: Data, shots: int, seed: int, domains: Sequence[str] = ()
+) -> list[tuple[str, int, int]]:
+    """(domain, image, label) of as many images of each class, drawn over the domains, or all."""
+    for domain in domains:
+        if domain not in data.domains:
+            raise ValueError(unknown(f"domain of {data.name}", domain, data.domains))
     groups: dict[int, list[tuple[str, int, int]]] = {k: [] for k in range(len(data.classes))}
-    for domain in data.domains:
+    for domain in domains or data.domains:
         labels = data[domain].labels(range(len(data[domain]))) if data.labelled else None
         if labels is None:
             raise ValueError(f"domain {domain!r} of {data.name!r} has no labels: coop needs them.")
@@ -140,11 +148,17 @@ def pick_shots(data: Data, shots: int, seed: int) -> list[tuple[str, int, int]]:
     return picked
 
 
+def default_epochs(shots: int) -> int:
+    """How long CoOp trains on that many images a class."""
+    return 200 if shots >= 8 else 100 if shots >= 2 else 50
+
+
 def train_coop(
     model: VLM,
     data: Data,
     *,
     shots: int = 16,
+    domains: Sequence[str] = (),
     context: str = "a photo of a",
     tokens: int | None = None,
     epochs: int | None = None,
@@ -157,8 +171,8 @@ def train_coop(
 
     Parameters
     ----------
-    shots
-        Images a class, drawn from all domains of `data`.
+    shots, domains
+        Images a class, drawn from these domains of `data`, or from all.
     context, tokens
         The words to start from, or instead that many random vectors, N(0, 0.02^2).
     epochs
@@ -166,17 +180,16 @@ def train_coop(
     progress
         Called with the epoch and its mean loss.
     """
-    picked = pick_shots(data, shots, seed)
+    picked = pick_shots(data, shots, seed, domains)
     sets = {domain: data[domain] for domain in data.domains}
-    epochs = epochs or (200 if shots >= 8 else 100 if shots >= 2 else 50)
+    epochs = epochs or default_epochs(shots)
     learner = PromptLearner(model, data.classes, places(tokens) if tokens else context)
     start = learner.start.clone()
     if tokens:
         random = torch.Generator().manual_seed(seed)
         start = 0.02 * torch.randn(start.shape, generator=random).to(start)
     learnt = start.requires_grad_()
-    # Momentum and decay are the defaults of Dassl, on which CoOp is built.
-    optimiser = torch.optim.SGD([learnt], lr=lr, momentum=0.9, weight_decay=5e-4)
+    optimiser = torch.optim.SGD([learnt], lr=lr, momentum=MOMENTUM, weight_decay=DECAY)
     for epoch in range(epochs):
         cosine = 0.5 * lr * (1 + math.cos(math.pi * epoch / epochs))
         optimiser.param_groups[0]["lr"] = 1e-5 if epoch == 0 else cosine

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from bayestta.adapter import Adapter, register
-from bayestta.adapters.tpt import each_image, entropy
+from bayestta.adapters.tpt import check_views, encode_views, entropy
 from bayestta.model import VLM
 from bayestta.names import unknown
 from bayestta.prompts import PromptLearner
@@ -147,14 +147,11 @@ class HisTPT(Adapter):
         self.banks: Banks | None = None
 
     def _adapt(self, x: Tensor) -> Tensor:
-        answers, sketches = [], []
-        for views in each_image(self, x):
-            with torch.no_grad():
-                z = self.model.encode_image(views[:2])  # plain, augmented
-            answers.append(self._step(z))
-            sketches.append(self.model.logits(z[0], self.text))
-        self.sketch = torch.stack(sketches)
-        return torch.stack(answers)
+        check_views(self, x)
+        with torch.no_grad():
+            z = encode_views(self.model, x)[:, :2]  # plain, augmented
+        self.sketch = self.model.logits(z[:, 0], self.text)
+        return torch.stack([self._step(pair) for pair in z])
 
     def _predict(self, x: Tensor) -> Tensor:
         plain = x.plain if hasattr(x, "plain") else x if x.ndim == 4 else x[:, 0]

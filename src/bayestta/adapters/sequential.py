@@ -6,9 +6,7 @@ import torch
 from torch import Tensor
 
 from bayestta.adapter import Adapter
-from bayestta.adapters.tpt import confident, entropy
-
-CHUNK = 128  # views a pass of the encoder
+from bayestta.adapters.tpt import confident, encode_views, entropy
 
 
 class Sequential(Adapter):
@@ -25,27 +23,18 @@ class Sequential(Adapter):
 
     @torch.no_grad()
     def _adapt(self, x: Tensor) -> Tensor:
-        z = self._encode(x)
+        z = encode_views(self.model, x)
         self.sketch = self.model.logits(z[:, 0], self.text)
         # A row of a matrix may start at an odd address, and sum up in another order there.
         return torch.stack([self._sample(views.clone(), learn=True) for views in z])
 
     def _predict(self, x: Tensor) -> Tensor:
-        return torch.stack([self._sample(views.clone(), learn=False) for views in self._encode(x)])
+        z = encode_views(self.model, x)
+        return torch.stack([self._sample(views.clone(), learn=False) for views in z])
 
     def _sample(self, z: Tensor, *, learn: bool) -> Tensor:
         """The answer (K,) to one sample, the views (V,D) of an image; plain: V is 1."""
         raise NotImplementedError
-
-    def _encode(self, x: Tensor) -> Tensor:
-        """Features (B,V,D), a few images at a time where there are views."""
-        if x.ndim != 5:
-            return self.model.encode_image(x)[:, None]
-        V = x.shape[1]
-        step = max(1, CHUNK // V)
-        starts = range(0, len(x), step)
-        z = [self.model.encode_image(x[i : i + step].flatten(0, 1)) for i in starts]
-        return torch.cat(z).view(len(x), V, -1)
 
     def _confident(self, z: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
         """Features and logits of the views that are least uncertain: (v,D) and (v,K)."""

@@ -13,6 +13,8 @@ from bayestta.adapter import Adapter, register
 from bayestta.model import VLM
 from bayestta.prompts import PromptLearner
 
+CHUNK = 128  # views a pass of the encoder
+
 
 def entropy(logits: Tensor) -> Tensor:
     """Of the softmax over the last dimension.
@@ -39,13 +41,28 @@ def confident(uncertainty: Tensor, share: float) -> Tensor:
     return uncertainty.argsort(stable=True)[: max(1, int(share * len(uncertainty)))]
 
 
-def each_image(method: Adapter, x: Tensor) -> Iterator[Tensor]:
-    """The views (V,C,H,W) of one image after the other, made when they are needed."""
+def encode_views(model: VLM, x: Tensor) -> Tensor:
+    """Features (B,V,D) of (B,V,C,H,W), a few images at a time; V is 1 for plain images."""
+    if x.ndim != 5:
+        return model.encode_image(x)[:, None]
+    V = x.shape[1]
+    step = max(1, CHUNK // V)
+    z = [model.encode_image(x[i : i + step].flatten(0, 1)) for i in range(0, len(x), step)]
+    return torch.cat(z).view(len(x), V, -1)
+
+
+def check_views(method: Adapter, x: Tensor) -> None:
+    """Refuse plain images for a method that works on views."""
     if x.ndim != 5 or x.shape[1] < 2:
         raise ValueError(
             f"{method.name} works on views, and the batch is {tuple(x.shape)} instead of "
             f"(B,V,C,H,W) with V > 1: make the stream with views={method.views}."
         )
+
+
+def each_image(method: Adapter, x: Tensor) -> Iterator[Tensor]:
+    """The views (V,C,H,W) of one image after the other, made when they are needed."""
+    check_views(method, x)
     return (x[i : i + 1][0] for i in range(len(x)))
 
 

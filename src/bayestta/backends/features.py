@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn
 
+import torch
+from PIL import Image
 from torch import Tensor, nn
 
+from bayestta.features import read_features
 from bayestta.model import VLM
 
 
@@ -28,7 +33,7 @@ class Features(VLM):
             std=model.std,
             trained_on=model.trained_on,
         )
-        self.source = model
+        self.source, self.features_of = model, model.name
 
     def towers(self) -> list[nn.Module]:
         return self.source.towers()  # so that features of different models differ in fingerprint
@@ -43,3 +48,64 @@ class Features(VLM):
 
     def encode_text(self, prompts: Sequence[str]) -> Tensor:
         return self.source.encode_text(prompts)
+
+
+class FeatureFile(VLM):
+    """Stands in for the model that made a file of `bayestta features`; knows its prompts only."""
+
+    def __init__(self, path: Path) -> None:
+        found = read_features(path)
+        self.header, self.features_of = found.header, found.header["model"]
+        super().__init__(
+            f"features:{self.features_of}",
+            nn.Identity(),
+            _no_images,
+            dim=found.text.shape[1],
+            scale=self.header["scale"],
+            bias=self.header["bias"],
+            trained_on=frozenset(self.header["trained_on"]),
+        )
+        self._text = nn.Module()
+        self._text.register_buffer("table", found.text)
+        self._rows = {line: row for row, line in enumerate(self.header["prompts"])}
+
+    def towers(self) -> list[nn.Module]:
+        return [self._text]
+
+    @property
+    def _table(self) -> Tensor:
+        table: Tensor = self._text.get_buffer("table")
+        return table
+
+    @property
+    def device(self) -> torch.device:
+        return self._table.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._table.dtype
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """That of the model which made the features."""
+        return str(self.header["fingerprint"])
+
+    def encode_text(self, prompts: Sequence[str]) -> Tensor:
+        missing = [line for line in prompts if line not in self._rows]
+        if missing:
+            raise ValueError(
+                f"{len(missing)} of {len(prompts)} prompts are not among the {len(self._rows)} of "
+                f"the features file ({missing[0]!r}): make it again with --templates for these "
+                "(ensemble needs eighty)."
+            )
+        return self._table[[self._rows[line] for line in prompts]]
+
+
+def _no_images(image: Image.Image) -> NoReturn:
+    raise ValueError(
+        "a model of cached features cannot encode images: use --data features --root FILE."
+    )
+
+
+def load_features(path: str) -> FeatureFile:
+    return FeatureFile(Path(path).expanduser())

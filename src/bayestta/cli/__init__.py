@@ -5,9 +5,22 @@ from __future__ import annotations
 from bayestta.cli.app import app
 
 # Each file adds its commands to the app; the order is that of `bayestta --help`.
-from bayestta.cli import demo, run, predict, bench, report, listing, data  # isort: skip
+from bayestta.cli import demo, run, predict, bench, report, features  # isort: skip
+from bayestta.cli import listing, data, train  # isort: skip
 
-__all__ = ["app", "bench", "data", "demo", "listing", "main", "predict", "report", "run"]
+__all__ = [
+    "app",
+    "bench",
+    "data",
+    "demo",
+    "features",
+    "listing",
+    "main",
+    "predict",
+    "report",
+    "run",
+    "train",
+]
 
 
 def main() -> None:

@@ -9,9 +9,12 @@ import typer
 
 from bayestta.cli import jobs
 from bayestta.cli.app import Quiet, app, examples, screen
+from bayestta.cli.screen import Screen
 
 if TYPE_CHECKING:
     from bayestta.bench import Run
+
+CACHE_GB = 2.0
 
 
 @app.command(
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
         "bayestta bench bench/readme.toml",
         "bayestta bench bench/readme.toml --folder runs/mine --out table.md",
         "bayestta bench bench/readme.toml --limit 64 --processes 1",
+        "bayestta bench bench/readme.toml --ray",
     )
 )
 def bench(
@@ -28,7 +32,10 @@ def bench(
         Path | None, typer.Option("--folder", help="Of the results (default: runs/NAME).")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="A report: .html, .md, .tex, .csv or .txt.")
+        list[Path] | None,
+        typer.Option(
+            "--out", "-o", help="A report: .html, .md, .tex, .csv or .txt; may be repeated."
+        ),
     ] = None,
     processes: Annotated[
         int | None, typer.Option("--processes", "-p", min=1, help="By default one a core.")
@@ -36,48 +43,63 @@ def bench(
     limit: Annotated[
         int | None, typer.Option("--limit", min=1, help="Images a domain, instead of the file's.")
     ] = None,
+    cache_gb: Annotated[
+        float,
+        typer.Option("--cache-gb", min=0, help="Disk for decoded images; 0 decodes in every run."),
+    ] = CACHE_GB,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Hand the runs to Ray: here, or on $RAY_ADDRESS.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Carry out a matrix of runs, in parallel; started again, it goes on with what is missing."""
+    """Carry out a matrix of runs, in parallel; started again, it goes on with what is missing.
+
+    Results are one JSON file a run, and report.html over all of them, in the folder. A run that
+    fails leaves NAME.error.json and stops no other; the exit code is then 1.
+    """
     show = screen(ctx, quiet)
-    jobs.check_out(out)
-
-    from dataclasses import replace
-
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Left
-
-    from bayestta.bench import read_bench, run_bench
-    from bayestta.report import render_table, write_report
-
+    for path in out or []:
+        jobs.check_out(path)
     if not file.is_file():
         raise FileNotFoundError(
             f"{file} is not there: pass a bench file such as bench/readme.toml."
         )
+
+    from dataclasses import replace
+
+    from bayestta.bench import TimeLeft, read_bench, run_bench
+    from bayestta.bench.pool import cores
+    from bayestta.cli.progress import BenchBars
+    from bayestta.report import render_table, write_report
+
     runs = read_bench(file)
     if limit is not None:
         runs = [replace(run, limit=limit) for run in runs]
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Left())
-    terminal = show.err.is_terminal and not show.quiet
-    with Progress(*columns, console=show.err, disable=not terminal) as bars:
-        task = bars.add_task(file.stem, total=len(runs))
-
-        def tell(run: Run, word: str) -> None:
-            bars.advance(task)
-            if word != "kept":
-                show.note(
-                    f"{word}: {run.method} {run.hyper or ''} {run.model} {run.data} {run.seed}"
-                )
-
-        where = folder or Path("runs") / file.stem
-        results, failed = run_bench(runs, where, processes=processes, progress=tell)
-    if results:
-        show.say(render_table(results, "terminal").rstrip("\n"))
-        if out is not None:
-            write_report(results, out)
-            show.say(str(out))
+    where = folder or Path("runs") / file.stem
+    fetch(show, runs)
+    left = TimeLeft(runs, processes=min(processes or cores(), len(runs)))
+    with BenchBars(show, file.stem, runs, left) as bars:
+        results, failed = run_bench(
+            runs, where, processes=processes, progress=bars, cache_gb=cache_gb, ray=ray
+        )
     for name, error in failed.items():
         show.error(f"{name}: {error}")
+    if results:
+        show.say(render_table(results, "terminal").rstrip("\n"))
+        for path in [where / "report.html", *(out or [])]:
+            write_report(results, path)
+            show.say(str(path))
     if failed:
         show.error(f"{len(failed)} of {len(runs)} runs failed: start again to try these alone.")
         raise typer.Exit(1)
+
+
+def fetch(show: Screen, runs: list[Run]) -> None:
+    """Get the data before the first run; what cannot be had fails the runs that need it."""
+    from bayestta.data.sources import DownloadError
+
+    for data, root in dict.fromkeys((run.data, run.root) for run in runs):
+        try:
+            jobs.fetch_data(show, data, None if root is None else Path(root))
+        except (ValueError, OSError, DownloadError) as error:
+            show.note(f"{data}: {error}")

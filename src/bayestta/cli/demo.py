@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 STREAMS = (("lit", "cifar10-light"), ("mini-rn", "rmnist"))
 METHODS = ("zero-shot", "bayestta")
-BATCH = 128
 PAGE = Path("demo.html")
 LIMIT = 384  # whole batches; about three minutes for both streams on two cores
 
@@ -56,31 +55,19 @@ def demo(
 
 def compare(show: Screen, model: str, data: str, *, limit: int, seed: int) -> list[Result]:
     """The methods on one and the same stream, one after the other."""
-    from bayestta.adapter import make_adapter
-    from bayestta.data import check_split, stream
-    from bayestta.run import evaluate
+    from bayestta.bench import Run, execute
+    from bayestta.data.streaming import sizes
 
     vlm = jobs.open_model(show, model)
     source = jobs.open_data(show, data)
-    check_split(vlm, source)
-    sizes = {domain: min(limit, len(source[domain])) for domain in source.domains}
-    meta = {"data": data, "batch_size": BATCH, "limit": limit, "order": "time"}
-    results = []
-    with Bars(show, f"{model} on {data}: {' against '.join(METHODS)}", sizes) as bars:
-        for method in METHODS:
-            adapter = make_adapter(method, vlm, source.classes, source.templates, seed=seed)
-            batches = stream(
-                source,
-                vlm.preprocess,
-                batch_size=BATCH,
-                seed=seed,
-                limit=limit,
-                views=adapter.views,
+    title = f"{model} on {data}: {' against '.join(METHODS)}"
+    with Bars(show, title, sizes(source, limit)) as bars:
+        return [
+            execute(
+                Run(data, model, method, seed=seed, limit=limit),
+                model=vlm,
+                data=source,
+                progress=bars.follow(method),
             )
-            told = {
-                **meta,
-                "split": source.split,
-                "provenance": dict.fromkeys(adapter.hyper(), "default"),
-            }
-            results.append(evaluate(adapter, batches, progress=bars.follow(method), meta=told))
-    return results
+            for method in METHODS
+        ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,14 +85,19 @@ def fetch_data(screen: Screen, name: str, root: Path | None = None) -> Path | No
 
 
 def open_data(
-    screen: Screen, name: str, *, root: Path | None = None, split: str | None = None
+    screen: Screen,
+    name: str,
+    *,
+    root: Path | None = None,
+    split: str | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Data:
     """`load_data`, with a word on the download."""
     from bayestta.data import load_data
 
     check_data(name)
     fetch_data(screen, name, root)
-    return load_data(name, root=root, split=split)
+    return load_data(name, root=root, split=split, **(options or {}))
 
 
 def check_data(name: str) -> None:
@@ -108,16 +114,6 @@ def open_model(screen: Screen, name: str, *, device: str = "cpu", precision: str
 
     with screen.wait(f"Loading {name} …"):
         return load_model(name, device=device, precision=precision)
-
-
-def pick_templates(name: str, data: Data) -> list[str]:
-    """The data set's own templates, or a set by name."""
-    from bayestta.text import TEMPLATES, templates
-
-    valid = ("data", *TEMPLATES, "eighty")
-    if name not in valid:
-        raise ValueError(unknown("templates", name, valid))
-    return list(data.templates) if name == "data" else templates(name)
 
 
 def tell_skipped(screen: Screen, data: Data) -> None:

@@ -79,6 +79,7 @@ def predict(
     rows = read_rows(out) if state is not None and state.exists() and out is not None else []
 
     from bayestta.adapter import make_adapter
+    from bayestta.bench import pick_templates
     from bayestta.data.folder import Folder
 
     data = Folder(root=images, classes=class_names(classes), sort=sort, flat=True)
@@ -89,7 +90,7 @@ def predict(
         show.say(f"All {total} images of {images} are answered in {out} already.")
         return
     vlm = jobs.open_model(show, model, device=device, precision=precision)
-    prompts = jobs.pick_templates(templates, data)
+    prompts = pick_templates(templates, data)
     adapter = make_adapter(method, vlm, data.classes, prompts, seed=seed, **hyper)
     if state is not None and state.exists():
         adapter.load(state)

@@ -16,6 +16,7 @@ from bayestta.cli.app import Quiet, app, examples, screen
         "bayestta report runs/*.json",
         "bayestta report runs/*.json --out report.html",
         "bayestta report zero-shot.json bayestta.json --out table.md --out table.tex",
+        "bayestta report runs/ct_tta/*.json --paper bench/paper.json --out report.html",
     )
 )
 def report(
@@ -27,6 +28,10 @@ def report(
         list[Path] | None,
         typer.Option("--out", "-o", help="A file ending in .html, .md, .tex, .csv or .txt."),
     ] = None,
+    paper: Annotated[
+        Path | None,
+        typer.Option("--paper", help="Reported numbers to set beside, such as bench/paper.json."),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Compare results in a table or a page.
@@ -36,6 +41,7 @@ def report(
     show = screen(ctx, quiet)
 
     from bayestta.names import unknown
+    from bayestta.paper import Paper
     from bayestta.report import SUFFIXES, render_table, write_report
     from bayestta.result import Result
 
@@ -43,6 +49,8 @@ def report(
         jobs.check_out(path)
         if path.suffix.lower() not in SUFFIXES:
             raise ValueError(unknown("ending of a report", path.suffix or path.name, SUFFIXES))
+    if paper is not None and not paper.is_file():
+        raise FileNotFoundError(f"{paper} is not there: pass bench/paper.json of the repository.")
     missing = [str(path) for path in files if not path.is_file()]
     if missing:
         raise FileNotFoundError(
@@ -50,8 +58,9 @@ def report(
             "pass files that `bayestta run --out` wrote."
         )
     results = [Result.load(path) for path in files]
+    told = None if paper is None else Paper.load(paper)
     if not out:
-        show.say(render_table(results, "terminal").rstrip("\n"))
+        show.say(render_table(results, "terminal", paper=told).rstrip("\n"))
     for path in out or []:
-        write_report(results, path)
+        write_report(results, path, paper=told)
         show.say(str(path))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bayestta.cli import jobs
 from bayestta.cli.app import Quiet, app, examples, screen
 from bayestta.cli.screen import Bars
-from bayestta.cli.settings import parse_settings, provenance
+from bayestta.cli.settings import parse_options, parse_settings
+
+if TYPE_CHECKING:
+    from bayestta.run import Step
 
 
 @app.command(
@@ -19,6 +22,8 @@ from bayestta.cli.settings import parse_settings, provenance
         "bayestta run --method zero-shot --data rmnist --model mini-rn --templates single",
         "bayestta run --set preset=released --set alpha=10 --seed 2",
         "bayestta run --data folder --root photos --order given   (photos/domain/class/image)",
+        "bayestta run --rounds 3 --out r.json   (and what of the early domains is left at the end)",
+        "bayestta run --model features:f.st --data features --root f.st --set refine=false",
     )
 )
 def run(
@@ -57,6 +62,19 @@ def run(
     ] = None,
     device: jobs.Device = "cpu",
     precision: jobs.Precision = "fp32",
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Walks through all domains.")] = 1,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="KEY=VALUE", help="Of the data set; may be repeated."),
+    ] = None,
+    label: Annotated[str | None, typer.Option("--label", help="Its name in reports.")] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Add t-SNE and Grad-CAM pictures for the report.")
+    ] = False,
+    log: Annotated[
+        str | None, typer.Option("--log", help="Also to tensorboard, wandb (offline) or mlflow.")
+    ] = None,
+    log_dir: Annotated[Path, typer.Option("--log-dir", help="Where --log writes.")] = Path("logs"),
     workers: jobs.Workers = 0,
     strict: jobs.Strict = False,
     quiet: Quiet = False,
@@ -65,61 +83,66 @@ def run(
     show = screen(ctx, quiet)
     hyper = parse_settings(method, set_ or [])
     jobs.check_data(data)
+    options = parse_options(data, option or [])
     jobs.check_out(out)
     jobs.check_out(state)
     jobs.check_device(device, precision)
 
-    from bayestta.adapter import make_adapter
-    from bayestta.data import check_split, stream
+    from bayestta.bench import Run, execute
+    from bayestta.data.streaming import sizes
+    from bayestta.logs import open_log
     from bayestta.report import render_table
-    from bayestta.run import evaluate
 
-    vlm = jobs.open_model(show, model, device=device, precision=precision)
-    source = jobs.open_data(show, data, root=root, split=split)
-    check_split(vlm, source)
-    prompts = jobs.pick_templates(templates, source)
-    adapter = make_adapter(method, vlm, source.classes, prompts, seed=seed, **hyper)
-    notes: dict[str, object] = {}
-    if state is not None and state.exists():
-        adapter.load(state)
-        notes["state"] = f"went on from {state} after {adapter.samples} images"
-        show.note(f"Going on from {state}, after {adapter.samples} images.")
-    batches = stream(
-        source,
-        vlm.preprocess,
-        batch_size=batch_size,
+    told = Run(
+        data=data,
+        model=model,
+        method=method,
         seed=seed,
-        views=adapter.views,
-        order=order,
         limit=limit,
-        strict=strict,
-        workers=workers,
+        batch_size=batch_size,
+        order=order,
+        split=split,
+        templates=templates,
+        reset=reset,
+        hyper=hyper,
+        rounds=rounds,
+        options=options,
+        label=label,
+        root=None if root is None else str(root),
+        device=device,
+        precision=precision,
+        explain=explain,
     )
-    sizes = {d: min(len(source[d]), limit or len(source[d])) for d in source.domains}
-    meta = {
-        "data": data,
-        "batch_size": batch_size,
-        "limit": limit,
-        "order": order,
-        "split": source.split,
-        "provenance": provenance(adapter, hyper),
-        "notes": notes,
-    }
-    with Bars(show, f"{method} with {vlm.name} on {data}", sizes) as bars:
-        result = evaluate(adapter, batches, reset=reset, progress=bars.follow(method), meta=meta)
+    with open_log(log, log_dir, told) as write:
+        vlm = jobs.open_model(show, model, device=device, precision=precision)
+        source = jobs.open_data(show, data, root=root, split=split, options=options)
+        title = f"{method} with {vlm.name} on {source.name}"
+        with Bars(show, title, sizes(source, limit)) as bars:
+            follow = bars.follow(method)
+
+            def progress(step: Step) -> None:
+                follow(step)
+                write.step(step)
+
+            result = execute(
+                told,
+                model=vlm,
+                data=source,
+                progress=progress,
+                tell=show.note,
+                state=state,
+                strict=strict,
+                workers=workers,
+            )
+        write.result(result)
     jobs.tell_skipped(show, source)
     jobs.tell_guard(show, result.guard)
-    if source.skipped:
-        notes["skipped"] = len(source.skipped)
-        result.notes = notes
     if out is not None:
         result.save(out)
-    if state is not None:
-        adapter.save(state)
     if not show.quiet:
         show.say(render_table([result], "terminal"))
     where = f" -> {out}" if out is not None else ""
     show.say(
-        f"{method} with {result.model} on {data}, seed {seed}: {result.accuracy:.2f} % of "
+        f"{method} with {result.model} on {result.data}, seed {seed}: {result.accuracy:.2f} % of "
         f"{result.n} images, {result.seconds['total']:.1f} s{where}"
     )

@@ -1,4 +1,4 @@
-"""`--set key=value`, read by the method's own signature, and where each setting came from."""
+"""`--set key=value` and `--option key=value`, read by the signatures that they are for."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import ast
 import inspect
 import math
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from bayestta.names import unknown
-
-if TYPE_CHECKING:
-    from bayestta.adapter import Adapter
 
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -24,24 +21,48 @@ def parse_settings(method: str, pairs: Iterable[str]) -> dict[str, Any]:
     known = methods()
     if method not in known:
         raise ValueError(unknown("method", method, known))
-    schema, found = hyperparameters(known[method]), {}
+    schema = hyperparameters(known[method])
+    pairs = list(pairs)
+    if pairs and not schema:
+        raise ValueError(
+            f"{method} has no hyper-parameter {pairs[0].partition('=')[0]!r}, or any other: "
+            "drop --set."
+        )
+    return _parse("--set", pairs, schema, f"hyper-parameter of {method}", "alpha=1")
+
+
+def parse_options(data: str, pairs: Iterable[str]) -> dict[str, Any]:
+    """The values of `--option`, of the types that the data set takes."""
+    from bayestta.data import list_data
+    from bayestta.data.base import REGISTRY
+
+    list_data()  # registers them
+    own = {**inspect.signature(REGISTRY[data]).parameters}
+    schema = {key: value for key, value in own.items() if key not in ("root", "split")}
+    return _parse("--option", pairs, schema, f"option of {data}", "sort=time")
+
+
+def _parse(
+    flag: str,
+    pairs: Iterable[str],
+    schema: Mapping[str, inspect.Parameter],
+    what: str,
+    example: str,
+) -> dict[str, Any]:
+    found = {}
     for pair in pairs:
         key, equals, text = (part.strip() for part in pair.partition("="))
         if not (key and equals):
             raise ValueError(
-                f"--set takes key=value, not {pair!r}: write for example --set alpha=1."
+                f"{flag} takes key=value, not {pair!r}: write for example {flag} {example}."
             )
         if key not in schema:
-            if not schema:
-                raise ValueError(
-                    f"{method} has no hyper-parameter {key!r}, or any other: drop --set."
-                )
-            raise ValueError(unknown(f"hyper-parameter of {method}", key, schema))
-        found[key] = parse_value(text, schema[key])
+            raise ValueError(unknown(what, key, schema))
+        found[key] = parse_value(text, schema[key], flag)
     return found
 
 
-def parse_value(text: str, parameter: inspect.Parameter) -> Any:
+def parse_value(text: str, parameter: inspect.Parameter, flag: str = "--set") -> Any:
     """Text as one of the types of a parameter's annotation or, without one, of its default.
 
     >>> alpha = inspect.Parameter(
@@ -73,7 +94,7 @@ def parse_value(text: str, parameter: inspect.Parameter) -> Any:
             pass
     takes = " or ".join(WORDS.get(kind, "a Python value such as [1, 2]") for kind in sorted(kinds))
     raise ValueError(
-        f"{parameter.name} takes {takes}, not {text!r}: write --set {parameter.name}=…"
+        f"{parameter.name} takes {takes}, not {text!r}: write {flag} {parameter.name}=…"
     )
 
 
@@ -98,9 +119,3 @@ def _kinds(parameter: inspect.Parameter) -> set[str]:
     text = re.sub(r"Optional\[(.*)\]", r"\1 | None", text)
     parts = {part.strip().removeprefix("typing.") for part in text.split("|")}
     return {part if part in WORDS else "other" for part in parts}
-
-
-def provenance(adapter: Adapter, given: dict[str, Any]) -> dict[str, str]:
-    """Where each hyper-parameter came from: the user, the preset named, or the default."""
-    rest = f"preset {given['preset']}" if "preset" in given else "default"
-    return {key: "user" if key in given else rest for key in adapter.hyper()}

@@ -16,6 +16,7 @@ from bayestta.data.base import (
     DataInfo,
     Dataset,
     ImageError,
+    Part,
     about,
     check_split,
     register_data,
@@ -29,6 +30,8 @@ __all__ = [
     "DataInfo",
     "Dataset",
     "ImageError",
+    "Part",
+    "check_files",
     "check_split",
     "get_data",
     "list_data",
@@ -56,11 +59,10 @@ def load_data(
     options
         What else the set takes, such as `classes` for `folder`.
 
-    >>> load_data("rmnits")
+    >>> load_data("rmnits")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    ValueError: unknown data set 'rmnits': did you mean 'rmnist'? Valid: cifar10-blur, \
-cifar10-contrast, cifar10-light, folder, mnist-scale, mnist-shear, rmnist.
+    ValueError: unknown data set 'rmnits': did you mean 'rmnist'? Valid: aircraft, ...
     """
     cls = _find(name)
     given = {**options, **({} if split is None else {"split": split})}
@@ -89,6 +91,11 @@ def get_data(name: str, *, root: str | os.PathLike[str] | None = None) -> Path |
         raise ValueError(unknown("data set", name, [*REGISTRY, *sources.SOURCES]))
     source = getattr(REGISTRY[name], "source", None) if name in REGISTRY else name
     return None if source is None else sources.fetch(source, root)
+
+
+def check_files(name: str, *, root: str | os.PathLike[str] | None = None) -> list[Part]:
+    """What a data set needs on disk, and whether it is there; empty for a person's own files."""
+    return _find(name).check(root)
 
 
 def _find(name: str) -> type[Data]:

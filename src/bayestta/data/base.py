@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ class Batch:
     y: Tensor | None  # (B,), None where nobody knows
     domain: str
     index: Tensor  # (B,) positions in data[domain]
+    round: int = 1  # how often the stream has come to the first domain
 
 
 class Dataset:
@@ -63,12 +65,34 @@ class Dataset:
         return f"image {i}"
 
 
+@dataclass(frozen=True)
+class Part:
+    """A file or folder that a data set needs, at the path where it is expected."""
+
+    path: str
+    found: bool
+    note: str = ""
+
+
+def missing(name: str, path: object) -> str:
+    """The sentence for a file that is not where it is expected.
+
+    >>> missing("dtd", "data/dtd")
+    "'dtd' needs data/dtd, which is not there: `bayestta data check dtd` says what goes where."
+    """
+    return (
+        f"{name!r} needs {path}, which is not there: "
+        f"`bayestta data check {name}` says what goes where."
+    )
+
+
 class Data:
     """An ordered family of domains over one list of classes."""
 
     # Known before any file is read; empty where the user's files decide.
     class_names: ClassVar[tuple[str, ...]] = ()
     domain_names: ClassVar[tuple[str, ...]] = ()
+    class_count: ClassVar[int] = 0  # where it is known, and the names are in the files
 
     name: str
     classes: list[str]
@@ -81,6 +105,19 @@ class Data:
 
     def __getitem__(self, domain: str) -> Dataset:
         raise NotImplementedError
+
+    @classmethod
+    def check(cls, root: str | os.PathLike[str] | None = None) -> list[Part]:
+        """What the set needs on disk and whether it is there; empty for a person's own files."""
+        from bayestta.data.sources import cache_root
+
+        source = getattr(cls, "source", None)
+        if source is None:
+            return []
+        folder = cache_root(root) / source
+        cached = folder.is_dir()
+        note = "cached" if cached else f"not cached: `bayestta data get {cls.name}` fetches it"
+        return [Part(str(folder), cached, note)]
 
 
 class Trained(Protocol):
@@ -166,7 +203,10 @@ def about(name: str, cls: type[Data]) -> DataInfo:
         return " ".join(found[1].split())
 
     title = " ".join(text.split("\n\n")[0].split())
-    domains, classes = len(cls.domain_names) or None, len(cls.class_names) or None
+    domains, classes = (
+        len(cls.domain_names) or None,
+        len(cls.class_names) or cls.class_count or None,
+    )
     return DataInfo(
         name, title, domains, classes, field("Citation"), field("Licence"), field("Get")
     )

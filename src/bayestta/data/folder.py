@@ -93,7 +93,7 @@ class Folder(Data):
             stray = [p for f in (folder, *_folders(folder)) for p in f.iterdir() if _is_image(p)]
             self.skipped = [f"{path}: lies in no class folder" for path in sorted(stray)]
         else:
-            names, found = _names(classes), _unlabelled(folder)
+            names, found = read_names(classes), _unlabelled(folder)
         if flat:
             found = {ONE_DOMAIN: [pair for pairs in found.values() for pair in pairs]}
         self.classes, self.domains = check_names(names), list(found)
@@ -144,7 +144,8 @@ def _unlabelled(root: Path) -> Found:
     return found
 
 
-def _names(classes: Sequence[str] | str | os.PathLike[str]) -> list[str]:
+def read_names(classes: Sequence[str] | str | os.PathLike[str]) -> list[str]:
+    """Class names: a list of them, or a text file with one a line."""
     if not isinstance(classes, (str, os.PathLike)):
         return list(classes)
     path = Path(classes).expanduser()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +29,29 @@ def read_image(path: str | os.PathLike[str]) -> Image.Image:
 
     Raises `ImageError`, with path and reason, for whatever cannot be decoded.
     """
+    return _read(path, path, lambda: Path(path).stat().st_size)
+
+
+def decode_image(data: bytes, where: str | os.PathLike[str]) -> Image.Image:
+    """The same for the bytes of a file that lies inside another one; `where` is for messages."""
+    return _read(BytesIO(data), where, lambda: len(data))
+
+
+def _read(
+    source: str | os.PathLike[str] | BytesIO,
+    where: str | os.PathLike[str],
+    size: Callable[[], int],
+) -> Image.Image:
     try:
         with warnings.catch_warnings():
             # A warning at 89 million pixels would refuse the photographs of some telephones;
             # twice as many is an error of Pillow's, and ours.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path, formats=formats()) as image:
+            with Image.open(source, formats=formats()) as image:
                 image.load()
                 return to_rgb(ImageOps.exif_transpose(image))
     except Exception as error:  # decoders fail on bad bytes in every way there is
-        raise ImageError(f"{path}: {_reason(Path(path), error)}") from error
+        raise ImageError(f"{where}: {_reason(Path(where), error, size)}") from error
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
@@ -71,11 +86,11 @@ def formats() -> tuple[str, ...]:
     return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
-def _reason(path: Path, error: Exception) -> str:
+def _reason(path: Path, error: Exception, size: Callable[[], int]) -> str:
     if isinstance(error, Image.DecompressionBombError):
         return f"too large to decode safely ({error})"
     if path.suffix.lower() in (".heic", ".heif"):
         return "HEIC cannot be read: save a copy as JPEG"
     if isinstance(error, UnidentifiedImageError):
-        return f"not an image ({path.stat().st_size} bytes)"
+        return f"not an image ({size()} bytes)"
     return str(error) or type(error).__name__

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from bayestta.data.base import Batch, Data, Dataset, ImageError, generator, permutation
+from bayestta.data.tensors import Kept, TensorCache
 from bayestta.data.views import AUGMENT, Floats, Recipe, Transform, Views, Workers
 from bayestta.names import unknown
 
@@ -32,6 +33,8 @@ def stream(
     domains: Sequence[str] | None = None,
     workers: int = 0,
     augment: str = "augmix",
+    rounds: int = 1,
+    cache: TensorCache | None = None,
 ) -> Iterator[Batch]:
     """Yield the batches of a data set, domain after domain; a last short batch is kept.
 
@@ -57,8 +60,13 @@ def stream(
         Processes that open images and make views; 0 does it in this one.
     augment
         What views are: `augmix` (crop, mirror and AugMix) or `crop` (crop and mirror).
+    rounds
+        Walk through all of it so many times, each time the same.
+    cache
+        Keep what the transform makes of the images on disk, to read it there the next time.
     """
     least = {"batch_size": batch_size, "views": views, "limit": 1 if limit is None else limit}
+    least["rounds"] = rounds
     for key, value in {**least, "workers": workers + 1}.items():
         if value < 1:
             low, given = (0, workers) if key == "workers" else (1, value)
@@ -88,35 +96,43 @@ def stream(
     if order == "shuffled":
         visits = [visits[i] for i in permutation(len(visits), seed, "domains")]
     recipe = Recipe(data, transform, augment, views, seed)
-    return _batches(recipe, visits, batch_size, order, limit, strict, workers)
+    walk = [(turn, domain) for turn in range(1, rounds + 1) for domain in visits]
+    return _batches(recipe, walk, batch_size, order, limit, strict, workers, cache)
+
+
+def sizes(data: Data, limit: int | None = None) -> dict[str, int]:
+    """How many images of each domain a stream visits, at most."""
+    return {name: min(len(data[name]), limit or len(data[name])) for name in data.domains}
 
 
 def _batches(
     recipe: Recipe,
-    visits: list[str],
+    walk: list[tuple[int, str]],
     batch_size: int,
     order: str,
     limit: int | None,
     strict: bool,
     count: int,
+    cache: TensorCache | None,
 ) -> Iterator[Batch]:
     workers = Workers(recipe, count)
     try:
-        for domain in visits:
+        for turn, domain in walk:
             dataset = recipe.dataset(domain)
             index = arrange(dataset, domain, order, recipe.seed, limit)
             fast = _fast(recipe, dataset, index[:1]) is not None
+            kept = None if cache is None else cache.open(recipe, domain, index, fast=fast)
             n = 0
             for x, rows in (
-                _sliced(recipe, dataset, index, batch_size)
+                _sliced(recipe, dataset, index, batch_size, kept)
                 if fast
-                else _decoded(workers, domain, index, batch_size, strict)
+                else _decoded(workers, domain, index, batch_size, strict, kept)
             ):
                 n += len(rows)
                 y = dataset.labels(rows) if recipe.data.labelled else None
                 if recipe.views > 1:
                     x = cast(Tensor, Views(x, rows, domain, workers))
-                yield Batch(x, y, domain, torch.tensor(rows))
+                yield Batch(x, y, domain, torch.tensor(rows), turn)
             if n == 0:
                 raise ValueError(
                     f"none of the {len(index)} images of domain {domain!r} can be decoded "
@@ -169,15 +185,21 @@ def _fast(recipe: Recipe, dataset: Dataset, index: Indices) -> Tensor | None:
 
 
 def _sliced(
-    recipe: Recipe, dataset: Dataset, index: Indices, batch_size: int
+    recipe: Recipe, dataset: Dataset, index: Indices, batch_size: int, kept: Kept | None
 ) -> Iterator[tuple[Tensor, list[int]]]:
     for i in range(0, len(index), batch_size):
         rows = index[i : i + batch_size]
-        yield cast(Tensor, _fast(recipe, dataset, rows)), rows.tolist()
+        x = _fast(recipe, dataset, rows) if kept is None else kept.read(rows)
+        yield cast(Tensor, x), rows.tolist()
 
 
 def _decoded(
-    workers: Workers, domain: str, index: Indices, batch_size: int, strict: bool
+    workers: Workers,
+    domain: str,
+    index: Indices,
+    batch_size: int,
+    strict: bool,
+    kept: Kept | None,
 ) -> Iterator[tuple[Tensor, list[int]]]:
     """Open images one by one, leaving out those that cannot be, until a batch is full."""
     skipped = workers.recipe.data.skipped
@@ -186,7 +208,7 @@ def _decoded(
     rows: list[int] = []
     while rest or under_way:
         while rest and len(under_way) <= workers.ahead:
-            under_way.append((rest[0], workers.start("plain", domain, rest.popleft())))
+            under_way.append((i := rest.popleft(), _begin(workers, domain, i, kept)))
         i, wait = under_way.popleft()
         try:
             xs.append(torch.from_numpy(wait()))
@@ -201,3 +223,10 @@ def _decoded(
             xs, rows = [], []
     if rows:
         yield torch.stack(xs), rows
+
+
+def _begin(workers: Workers, domain: str, i: int, kept: Kept | None) -> Callable[[], Floats]:
+    """What waits for an image: the cache lacks those that cannot be decoded."""
+    if kept is None or i not in kept:
+        return workers.start("plain", domain, i)
+    return lambda: kept.read([i])[0].numpy()

@@ -8,7 +8,8 @@ from itertools import groupby
 from typing import Any
 
 from bayestta.report.groups import Group, Row, Value
-from bayestta.report.plots import Axis, Point, Series, legend, line_chart, reliability_chart, ticks
+from bayestta.report.plots import Axis, Point, Series, legend, line_chart, reliability_chart
+from bayestta.report.scales import ticks
 from bayestta.report.tables import number
 
 POINTS = 60  # of a curve over the stream: single batches are too noisy to compare
@@ -21,7 +22,7 @@ def by_domain(g: Group, styles: Mapping[str, int]) -> str:
     """Accuracy in each domain, the domains in the order of time."""
     series = []
     dense = len(g.domains) > DENSE
-    for row in g.rows:
+    for row in g.shown():
         points = []
         for i, name in enumerate(g.domains):
             value = row.domain(name)
@@ -31,14 +32,14 @@ def by_domain(g: Group, styles: Mapping[str, int]) -> str:
                 points.append(Point(i, value.mean, std, title))
         series.append(Series(row.label, points, styles.get(row.label, 0), dots=not dense))
     axis = Axis("domain, in the order of the stream", list(enumerate(g.domains)))
-    return _figure("Accuracy by domain", series, axis, g)
+    return figure("Accuracy by domain", series, axis, g)
 
 
 def by_stream(g: Group, styles: Mapping[str, int]) -> str:
     """Accuracy while the stream goes by, over the number of images seen."""
     spans: list[tuple[float, float, str]] = []
     series = []
-    for row in g.rows:
+    for row in g.shown():
         traces = [run.trace for run in row.runs if run.trace]
         if not traces:
             continue
@@ -52,7 +53,7 @@ def by_stream(g: Group, styles: Mapping[str, int]) -> str:
         return ""
     end = spans[-1][1]
     marks = [(mark, f"{mark:,.0f}") for mark in ticks(0, end) if mark <= end]
-    return _figure("Accuracy over the stream", series, Axis("images seen", marks, spans), g)
+    return figure("Accuracy over the stream", series, Axis("images seen", marks, spans), g)
 
 
 def stream_points(traces: Sequence[Sequence[Mapping[str, Any]]]) -> list[tuple[float, Value, str]]:
@@ -61,12 +62,12 @@ def stream_points(traces: Sequence[Sequence[Mapping[str, Any]]]) -> list[tuple[f
     Seeds whose steps differ from the first's in number or size cannot be averaged with it, and are
     left to the curve by domain.
     """
-    shape = [(e["domain"], e["n"]) for e in traces[0]]
-    same = [t for t in traces if [(e["domain"], e["n"]) for e in t] == shape]
+    shape = [(*visit(e), e["n"]) for e in traces[0]]
+    same = [t for t in traces if [(*visit(e), e["n"]) for e in t] == shape]
     stretch = -(-len(shape) // POINTS)
     points, seen, first = [], 0, 0
-    for domain, entries in groupby(shape, key=lambda pair: pair[0]):
-        sizes = [n for _, n in entries]
+    for (domain, _), entries in groupby(shape, key=lambda step: step[:2]):
+        sizes = [n for _, _, n in entries]
         for start in range(0, len(sizes), stretch):
             n = sum(sizes[start : start + stretch])
             where = slice(first + start, first + min(start + stretch, len(sizes)))
@@ -78,10 +79,15 @@ def stream_points(traces: Sequence[Sequence[Mapping[str, Any]]]) -> list[tuple[f
     return points
 
 
+def visit(entry: Mapping[str, Any]) -> tuple[str, int]:
+    """The domain and the round of an entry of a trace."""
+    return entry["domain"], entry.get("round", 1)
+
+
 def calibration(g: Group, styles: Mapping[str, int]) -> str:
     """Reliability of the answers and, dashed, of the zero-shot sketch of the same images."""
     figures = []
-    for row in g.rows:
+    for row in g.shown():
         bins = [d.get("bins") for run in row.runs for d in run.domains]
         answer = reliability(row.label, bins, styles.get(row.label, 0))
         if answer is None:
@@ -131,16 +137,38 @@ def _ece(row: Row, *, sketch: bool) -> Value | None:
     return row.value(lambda run: None if run.ece is None else 100 * run.ece)
 
 
-def _figure(title: str, series: Sequence[Series], axis: Axis, g: Group) -> str:
+def figure(
+    title: str,
+    series: Sequence[Series],
+    axis: Axis,
+    g: Group,
+    *,
+    y_title: str = "accuracy (%)",
+    limits: tuple[float, float] = (0.0, 100.0),
+    whole: bool = False,
+) -> str:
+    """A chart with its title and the names of its curves; "" where there are no points.
+
+    Unless it is `whole`, it says how many of the group's rows it leaves out.
+    """
     if not any(one.points for one in series):
         return ""
-    svg = line_chart(series, axis, y_title="accuracy (%)", about=f"{title} on {g.title}")
-    return f"<figure><h3>{escape(title)}</h3>{svg}{legend(series)}</figure>"
+    about = f"{title} on {g.title}"
+    svg = line_chart(series, axis, y_title=y_title, about=about, limits=limits)
+    note = "" if whole else _left_out(g)
+    return f"<figure><h3>{escape(title)}</h3>{svg}{legend(series)}{note}</figure>"
+
+
+def _left_out(g: Group) -> str:
+    few = len(g.shown())
+    if few == len(g.rows):
+        return ""
+    return f'<p class="about">The {few} most accurate of {len(g.rows)} rows.</p>'
 
 
 def _spans(trace: Sequence[Mapping[str, Any]]) -> list[tuple[float, float, str]]:
     spans, seen = [], 0
-    for domain, entries in groupby(trace, key=lambda e: e["domain"]):
+    for (domain, _), entries in groupby(trace, key=visit):
         n = sum(e["n"] for e in entries)
         spans.append((float(seen), float(seen + n), str(domain)))
         seen += n

@@ -11,7 +11,13 @@ import sys
 from collections.abc import Sequence
 
 from bayestta.names import unknown
-from bayestta.report.groups import Group, Row, group
+from bayestta.paper import Paper
+from bayestta.report.confused import confusion_table
+from bayestta.report.groups import Group, group
+from bayestta.report.lines import COLUMNS, lines
+from bayestta.report.reported import reported_tables
+from bayestta.report.rounds import forgetting_table, round_table
+from bayestta.report.sensitivity import sensitivity_tables
 from bayestta.report.tables import Cell, Table, comparison
 from bayestta.result import Result
 
@@ -24,8 +30,12 @@ def render_table(
     *,
     width: int | None = None,
     bold: bool | None = None,
+    paper: Paper | None = None,
 ) -> str:
     """One table for each pair of data and model; in CSV one line for each method and domain.
+
+    More tables follow where there is something to say: the paper's numbers, rounds, forgetting,
+    what was swept, and, but not on a terminal, the most frequent confusions.
 
     `width` and `bold` matter to "terminal": a table that is wider is turned round or leaves its
     domains out, and the best is bold or has a star. None: as the terminal is; a file has no width.
@@ -34,20 +44,27 @@ def render_table(
         raise ValueError(unknown("format", format, FORMATS))
     groups = group(results)
     if format == "csv":
-        return _csv(groups)
-    tables = [comparison(g) for g in groups]
+        return _csv(groups, paper)
+    tables = [table for g in groups for table in all_tables(g, paper)]
     if format == "terminal":
         screen = sys.stdout.isatty()
         if bold is None:
             bold = screen and "NO_COLOR" not in os.environ
         if width is None and screen:
             width = shutil.get_terminal_size().columns
+        tables = [table for table in tables if "confusions" not in table.title]
         parts = [_terminal(table, width=width, bold=bold) for table in tables]
     elif format == "markdown":
         parts = [_markdown(table) for table in tables]
     else:
         parts = ["% \\usepackage{booktabs}", *(_latex(table) for table in tables)]
     return "\n\n".join(parts) + "\n"
+
+
+def all_tables(g: Group, paper: Paper | None) -> list[Table]:
+    """Everything about a group that fits into tables, the comparison first."""
+    found = [comparison(g), *reported_tables(g, paper), round_table(g), forgetting_table(g)]
+    return [t for t in (*found, *sensitivity_tables(g), confusion_table(g)) if t is not None]
 
 
 def _terminal(table: Table, *, width: int | None, bold: bool) -> str:
@@ -109,6 +126,7 @@ TEX = {
     "–": "--",
     "·": "$\\cdot$",
     "…": "\\dots{}",
+    "→": "$\\to$",
     "<": "\\textless{}",
     ">": "\\textgreater{}",
 }
@@ -139,39 +157,10 @@ def _latex(table: Table) -> str:
     )
 
 
-COLUMNS = (
-    *("data", "model", "method", "label", "seeds", "domain", "images"),
-    *("accuracy", "accuracy_std", "difference", "ece", "nll", "brier", "seconds"),
-)
-
-
-def _csv(groups: Sequence[Group]) -> str:
-    """The line of the whole stream has no domain; `ece` is a fraction, as in the JSON."""
+def _csv(groups: Sequence[Group], paper: Paper | None) -> str:
     file = io.StringIO()
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for g in groups:
-        for row in g.rows:
-            name = {"data": g.data, "model": g.model, "method": row.method, "label": row.label}
-            name["seeds"] = " ".join(map(str, row.seeds))
-            for domain in [*g.domains, None]:
-                writer.writerow({**name, **_measured(row, domain, g.reference)})
+        writer.writerows(lines(g, paper))
     return file.getvalue()
-
-
-def _measured(row: Row, domain: str | None, reference: Row | None) -> dict[str, object]:
-    def mean(key: str) -> float | None:
-        found = row.value(lambda r: getattr(r, key)) if domain is None else row.domain(domain, key)
-        return None if found is None else found.mean
-
-    accuracy = row.value(lambda r: r.accuracy) if domain is None else row.domain(domain)
-    images = mean("n")
-    known: dict[str, object] = {key: mean(key) for key in ("ece", "nll", "brier")}
-    known |= {"domain": domain or "", "images": None if images is None else round(images)}
-    known |= {"accuracy": accuracy and accuracy.mean, "accuracy_std": accuracy and accuracy.std}
-    if domain is None:
-        seconds = row.value(lambda r: r.seconds.get("total"))
-        known["seconds"] = seconds and seconds.mean
-        difference = row.difference(reference) if reference and reference is not row else None
-        known["difference"] = difference and difference.mean
-    return known

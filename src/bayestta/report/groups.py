@@ -11,6 +11,7 @@ from typing import Any
 from bayestta.result import Result, plain
 
 ZERO_SHOT = "zero-shot"
+CURVES = 12  # in one figure, before nobody can tell them apart
 SHOWN = 4  # settings that a label names before it gives up
 
 
@@ -49,6 +50,11 @@ class Row:
     def seeds(self) -> list[int]:
         return [run.seed for run in self.runs]
 
+    @property
+    def accuracy(self) -> float:
+        """The mean over seeds."""
+        return fmean(run.accuracy for run in self.runs)
+
     def value(self, read: Callable[[Result], float | None]) -> Value | None:
         return Value.of([read(run) for run in self.runs])
 
@@ -83,6 +89,18 @@ class Group:
         """What the others are compared to: plain zero-shot."""
         return next((row for row in self.rows if row.method == ZERO_SHOT), None)
 
+    @property
+    def best(self) -> Row | None:
+        """The most accurate row beside the reference."""
+        others = [row for row in self.rows if row is not self.reference]
+        return max(others, key=lambda row: row.accuracy, default=None)
+
+    def shown(self, most: int = CURVES) -> list[Row]:
+        """The rows that a figure has room for: the reference and the most accurate ones."""
+        ranked = sorted(self.rows, key=lambda row: (row is not self.reference, -row.accuracy))
+        kept = {row.label for row in ranked[:most]}
+        return [row for row in self.rows if row.label in kept]
+
 
 def group(results: Sequence[Result]) -> list[Group]:
     """Results by data, model and images, then by method and setting, in order of appearance.
@@ -95,8 +113,9 @@ def group(results: Sequence[Result]) -> list[Group]:
         )
     tables: dict[tuple[Any, ...], dict[str, dict[int, Result]]] = {}
     for run in results:
-        rows = tables.setdefault((run.data, run.model, run.split, run.limit, run.order), {})
-        rows.setdefault(_key(settings(run), run.method), {})[run.seed] = run
+        images = (run.split, run.limit, run.order, len(run.rounds))
+        rows = tables.setdefault((run.data, run.model, *images), {})
+        rows.setdefault(_key(settings(run), run.method, name(run)), {})[run.seed] = run
     titles = [key[:2] for key in tables]
     groups = []
     for key, variants in tables.items():
@@ -119,11 +138,16 @@ def settings(run: Result) -> dict[str, Any]:
     return plain({**extra, **{k: v for k, v in run.hyper.items() if k != "seed"}})  # type: ignore[no-any-return]
 
 
+def name(run: Result) -> str:
+    """What a run is called: the label that it was given, or its method."""
+    return str(run.notes.get("label") or run.method)
+
+
 def labels(runs: Sequence[Result]) -> list[str]:
-    """The method, and of its settings those in which runs of the same method differ."""
+    """The name, and of the settings those in which runs of the same name differ."""
     found = []
     for run in runs:
-        rivals = [settings(other) for other in runs if other.method == run.method]
+        rivals = [settings(other) for other in runs if name(other) == name(run)]
         mine, words = settings(run), []
         if _differ(rivals, "preset"):
             if mine.get("preset") is not None:
@@ -131,7 +155,7 @@ def labels(runs: Sequence[Result]) -> list[str]:
             rivals = [s for s in rivals if s.get("preset") == mine.get("preset")]
         keys = [k for k in mine if k != "preset" and _differ(rivals, k)]
         words += [_setting(k, mine[k]) for k in keys[:SHOWN]] + ["…"] * (len(keys) > SHOWN)
-        label = f"{run.method} ({', '.join(words)})" if words else run.method
+        label = f"{name(run)} ({', '.join(words)})" if words else name(run)
         found.append(label)
     return [
         f"{label} #{found[: i + 1].count(label)}" if found.count(label) > 1 else label
@@ -161,7 +185,8 @@ def _images(run: Result) -> list[str]:
     """Which images of the data the run saw, and in what order."""
     parts = [f"split {run.split}"] if run.split else []
     parts += [f"at most {run.limit:,} images a domain"] if run.limit else []
-    return parts + ([f"{run.order} order"] if run.order else [])
+    parts += [f"{run.order} order"] if run.order else []
+    return parts + ([f"{len(run.rounds)} rounds"] if run.rounds else [])
 
 
 def _about(rows: Sequence[Row]) -> str:

@@ -2,43 +2,53 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from bayestta.paper import Paper
+from bayestta.report.confused import confusion_section
 from bayestta.report.curves import by_domain, by_stream, calibration
 from bayestta.report.facts import details, records, seeds
-from bayestta.report.groups import Group, Row, group
+from bayestta.report.groups import Group, group
+from bayestta.report.markup import html_table, sentence, titled
+from bayestta.report.pictures import pictures_section
+from bayestta.report.reported import reported_tables
+from bayestta.report.rounds import rounds_section
+from bayestta.report.sensitivity import sensitivity_section
 from bayestta.report.style import CSS
-from bayestta.report.tables import Table, comparison, number
+from bayestta.report.tables import comparison, number
+from bayestta.report.trade import trade_off
 from bayestta.result import Result, write_atomic
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"  # a browser may fetch and run nothing
-MINUS = re.compile("^-(?=[0-9])")
+# A browser may fetch and run nothing; pictures are in the page itself.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
-def write_page(results: Sequence[Result], path: str | Path) -> None:
+def write_page(results: Sequence[Result], path: str | Path, *, paper: Paper | None = None) -> None:
     """Write the page, whole or not at all."""
-    write_atomic(path, render_page(results))
+    write_atomic(path, render_page(results, paper=paper))
 
 
-def render_page(results: Sequence[Result]) -> str:
-    """The page as text: no scripts, no fonts, no pictures from elsewhere."""
+def render_page(results: Sequence[Result], *, paper: Paper | None = None) -> str:
+    """The page as text: no scripts, no fonts, no pictures from elsewhere.
+
+    With a `paper`, rows of which it reports a number stand beside it.
+    """
     groups = group(results)
     # A method has one colour all over the page, and zero-shot the neutral one.
     labels = dict.fromkeys(row.label for g in groups for row in g.rows if row is not g.reference)
     styles = {label: i for i, label in enumerate(labels, start=1)}
     names = list(dict.fromkeys(g.data for g in groups))
     title = f"BayesTTA: {', '.join(names[:4])}{' …' * (len(names) > 4)}"
-    body = "".join(_section(g, styles) for g in groups)
+    body = "".join(_section(g, styles, paper) for g in groups)
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8" />'
         '<meta name="viewport" content="width=device-width, initial-scale=1" />'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}" />'
         f"<title>{escape(title)}</title><style>{CSS}</style></head><body>"
         f"<header><h1>{escape(title)}</h1>{_lede(results)}</header><main>{body}</main>"
-        f"<footer>{_sources(results)}</footer></body></html>\n"
+        f"<footer>{_sources(results, paper)}</footer></body></html>\n"
     )
 
 
@@ -53,14 +63,28 @@ def _lede(results: Sequence[Result]) -> str:
     )
 
 
-def _section(g: Group, styles: dict[str, int]) -> str:
+def _section(g: Group, styles: dict[str, int], paper: Paper | None) -> str:
+    table = comparison(g)
+    charts = [by_domain(g, styles), by_stream(g, styles), trade_off(g, styles)]
+    hidden = ""
+    if not table.domains:
+        hidden = '<p class="about">The domains are in the figure below and in the CSV.</p>'
     return "".join(
         [
             f'<section><h2>{escape(g.title)}</h2><p class="about">{escape(g.about)}</p>',
             _headline(g),
-            _table(comparison(g).summary_first()),
-            f'<div class="figures">{by_domain(g, styles)}{by_stream(g, styles)}</div>',
+            html_table(table.summary_first()),
+            hidden,
+            *(
+                titled(one.title.removeprefix(f"{g.title}: "), sentence(one.about), html_table(one))
+                for one in reported_tables(g, paper)
+            ),
+            f'<div class="figures">{"".join(charts)}</div>',
+            rounds_section(g, styles),
+            sensitivity_section(g, styles),
             calibration(g, styles),
+            confusion_section(g),
+            pictures_section(g),
             records(g, "covariance", "Covariance homogeneity test"),
             records(g, "guard", "Guard against collapse"),
             "<h3>Settings and environment</h3>",
@@ -72,10 +96,9 @@ def _section(g: Group, styles: dict[str, int]) -> str:
 
 def _headline(g: Group) -> str:
     """The finding in one sentence: the best method against zero-shot."""
-    others = [row for row in g.rows if row is not g.reference]
-    if g.reference is None or not others:
+    best = g.best
+    if g.reference is None or best is None:
         return ""
-    best = max(others, key=_accuracy)
     gain = best.difference(g.reference)
     more = f", {number(gain, sign=True)} points" if gain else ""
     value, base = (row.value(lambda run: run.accuracy) for row in (best, g.reference))
@@ -85,29 +108,7 @@ def _headline(g: Group) -> str:
     )
 
 
-def _accuracy(row: Row) -> float:
-    value = row.value(lambda run: run.accuracy)
-    return float("-inf") if value is None else value.mean
-
-
-def _table(table: Table) -> str:
-    head = "".join(f'<th scope="col">{escape(title)}</th>' for title in table.header)
-    rows = []
-    for row in table.rows:
-        cells = [f'<th scope="row">{escape(row[0].text)}</th>']
-        for cell in row[1:]:
-            value, sign, std = escape(MINUS.sub("−", cell.text)).partition(" ± ")
-            text = f"{value}<small>{sign}{std}</small>" if std else value
-            cells.append(f"<td><strong>{text}</strong></td>" if cell.bold else f"<td>{text}</td>")
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    inner = f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody>"
-    note = ""
-    if not table.domains and "not shown" in table.about:
-        note = '<p class="about">The domains are in the figure below and in the CSV.</p>'
-    return f'<div class="wide" tabindex="0"><table>{inner}</table></div>{note}'
-
-
-def _sources(results: Sequence[Result]) -> str:
+def _sources(results: Sequence[Result], paper: Paper | None) -> str:
     files = [run.path.name for run in results if run.path is not None]
     made = max((run.created for run in results if run.created), default=None)
     parts = []
@@ -116,6 +117,8 @@ def _sources(results: Sequence[Result]) -> str:
         parts.append(f"Made from {count}: {', '.join(files)}.")
     if made:
         parts.append(f"Last run {made}.")
+    if paper is not None and paper.citation:
+        parts.append(f"Reported numbers: {paper.citation}.")
     return "".join(f"<p>{escape(part)}</p>" for part in parts)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
+from bayestta.report.scales import ticks
+
 COLOURS = 7  # .c0 to .c6 in style.py, .c0 being the neutral one of the reference
 DASHES = ("", "7 4", "2 4")
 LETTER = 7.0  # width of a letter at the chart's size of type
@@ -65,8 +67,15 @@ class Axis:
     spans: Sequence[tuple[float, float, str]] = field(default=())
 
 
-def line_chart(series: Sequence[Series], x: Axis, *, y_title: str, about: str) -> str:
-    """Curves over a common axis, with a band of one standard deviation."""
+def line_chart(
+    series: Sequence[Series],
+    x: Axis,
+    *,
+    y_title: str,
+    about: str,
+    limits: tuple[float, float] = (0.0, 100.0),
+) -> str:
+    """Curves over a common axis, with a band of one standard deviation, within `limits`."""
     points = [p for s in series for p in s.points]
     ends = [
         *(t for t, _ in x.ticks),
@@ -75,7 +84,7 @@ def line_chart(series: Sequence[Series], x: Axis, *, y_title: str, about: str) -
     ]
     low = min(p.y - (p.std or 0) for p in points)
     high = max(p.y + (p.std or 0) for p in points)
-    y_ticks = ticks(max(0.0, low), min(100.0, high))
+    y_ticks = ticks(max(limits[0], low), min(limits[1], high))
     left, right = min(ends), max(ends)
     if left == right:
         left, right = left - 1, right + 1
@@ -90,16 +99,16 @@ def line_chart(series: Sequence[Series], x: Axis, *, y_title: str, about: str) -
     )
     parts = [
         *_spans(frame, x.spans),
-        *_grid(frame, y_ticks),
-        *_names(frame, x.ticks, slanted=slanted),
+        *grid(frame, y_ticks),
+        *names(frame, x.ticks, slanted=slanted),
     ]
     parts += [
-        _text(4, 14, y_title, "start"),
-        _text(frame.width - frame.right, frame.height - 8, x.title, "end"),
+        text(4, 14, y_title, "start"),
+        text(frame.width - frame.right, frame.height - 8, x.title, "end"),
     ]
     for one in series:
         parts += _curve(frame, one)
-    return _svg(frame, about, parts)
+    return svg(frame, about, parts)
 
 
 def reliability_chart(curves: Sequence[tuple[Series, Sequence[int]]], *, about: str) -> str:
@@ -107,15 +116,15 @@ def reliability_chart(curves: Sequence[tuple[Series, Sequence[int]]], *, about: 
     frame = Frame((0, 1), (0, 1), width=300, height=300)
     marks = [0, 0.25, 0.5, 0.75, 1]
     (x0, y0), (x1, y1) = frame.at(0, 0), frame.at(1, 1)
-    parts = [*_grid(frame, marks), *_names(frame, [(m, f"{m:g}") for m in marks], slanted=False)]
+    parts = [*grid(frame, marks), *names(frame, [(m, f"{m:g}") for m in marks], slanted=False)]
     parts.append(f'<line class="ideal" x1="{x0}" y1="{y0}" x2="{x1}" y2="{y1}" />')
     parts += [
-        _text(4, 14, "accuracy", "start"),
-        _text(frame.width - frame.right, frame.height - 8, "confidence", "end"),
+        text(4, 14, "accuracy", "start"),
+        text(frame.width - frame.right, frame.height - 8, "confidence", "end"),
     ]
     for series, counts in curves:
         parts += _curve(frame, series, [2 + 7 * math.sqrt(n / max(1, sum(counts))) for n in counts])
-    return _svg(frame, about, parts)
+    return svg(frame, about, parts)
 
 
 def legend(series: Sequence[Series]) -> str:
@@ -125,47 +134,33 @@ def legend(series: Sequence[Series]) -> str:
         key = f'<line class="curve" x1="1" y1="6" x2="27" y2="6"{_dash(one)} />'
         key += '<circle class="dot" cx="14" cy="6" r="3.5" />' if one.dots else ""
         size = 'width="28" height="12" viewBox="0 0 28 12" aria-hidden="true"'
-        svg = f'<svg class="key {_colour(one)}" {size}>{key}</svg>'
+        svg = f'<svg class="key {colour(one.style)}" {size}>{key}</svg>'
         items.append(f"<li>{svg}{escape(one.label)}</li>")
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
-def ticks(low: float, high: float) -> list[float]:
-    """Four to eight round numbers that enclose the range.
-
-    >>> ticks(41.3, 58.0)
-    [40, 45, 50, 55, 60]
-    """
-    span = max(high - low, 1e-9)
-    power = 10 ** math.floor(math.log10(span / 4))
-    step = next(m * power for m in (1, 2, 5, 10) if span / (m * power) <= 6)
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    last = max(last, first + 1)
-    return [round(i * step, 10) if step < 1 else int(i * step) for i in range(first, last + 1)]
-
-
-def _svg(frame: Frame, about: str, parts: Sequence[str]) -> str:
+def svg(frame: Frame, about: str, parts: Sequence[str]) -> str:
     return (
         f'<svg class="chart" viewBox="0 0 {frame.width} {frame.height}" role="img" '
         f'aria-label="{escape(about)}">{"".join(parts)}</svg>'
     )
 
 
-def _text(
+def text(
     x: float, y: float, text: str, anchor: str = "middle", *, kind: str = "", more: str = ""
 ) -> str:
     name = f' class="{kind}"' if kind else ""
     return f'<text{name} x="{x}" y="{y}" text-anchor="{anchor}"{more}>{escape(text)}</text>'
 
 
-def _grid(frame: Frame, marks: Sequence[float]) -> list[str]:
+def grid(frame: Frame, marks: Sequence[float]) -> list[str]:
     parts = []
     for mark in marks:
         x, y = frame.at(frame.x[0], mark)
         parts.append(
             f'<line class="grid" x1="{x}" y1="{y}" x2="{frame.width - frame.right}" y2="{y}" />'
         )
-        parts.append(_text(x - 7, y + 4, f"{mark:g}", "end"))
+        parts.append(text(x - 7, y + 4, f"{mark:g}".replace("-", "−"), "end"))
     return parts
 
 
@@ -175,7 +170,7 @@ def _slanted(marks: Sequence[tuple[float, str]]) -> bool:
     return 1 < len(marks) <= 14 and longest * LETTER * len(marks) > 490
 
 
-def _names(frame: Frame, marks: Sequence[tuple[float, str]], *, slanted: bool) -> list[str]:
+def names(frame: Frame, marks: Sequence[tuple[float, str]], *, slanted: bool) -> list[str]:
     parts = []
     longest = min(NAME, max((len(name) for _, name in marks), default=0)) + 1.5
     room = (frame.width - frame.left - frame.right) / LETTER
@@ -187,7 +182,7 @@ def _names(frame: Frame, marks: Sequence[tuple[float, str]], *, slanted: bool) -
         short = name if len(name) <= NAME else name[: NAME - 1] + "…"
         kind = "spare" if (i // every) % 2 and not slanted else ""  # a narrow screen drops these
         turn = f' transform="rotate(-35 {x} {y + 14})"' if slanted else ""
-        parts.append(_text(x, y + 18, short, "end" if slanted else "middle", kind=kind, more=turn))
+        parts.append(text(x, y + 18, short, "end" if slanted else "middle", kind=kind, more=turn))
     return parts
 
 
@@ -203,7 +198,7 @@ def _spans(frame: Frame, spans: Sequence[tuple[float, float, str]]) -> list[str]
         every = math.ceil(wide / max(x1 - x0, 1))
         if i % every == 0:
             kind = "span-name spare" if (i // every) % 2 else "span-name"
-            parts.append(_text((x0 + x1) / 2, frame.top - 12, name[:NAME], kind=kind))
+            parts.append(text((x0 + x1) / 2, frame.top - 12, name[:NAME], kind=kind))
     return parts
 
 
@@ -225,17 +220,16 @@ def _curve(frame: Frame, series: Series, radii: Sequence[float] | None = None) -
             parts.append(f'<circle class="dot" cx="{x}" cy="{y}" r="{radius}" />')
         if tip:  # a wide, unseen target: a finger or a mouse need not hit the dot itself
             parts.append(f'<circle class="target" cx="{x}" cy="{y}" r="10">{tip}</circle>')
-    return [f'<g class="{_colour(series)}">{"".join(parts)}</g>']
+    return [f'<g class="{colour(series.style)}">{"".join(parts)}</g>']
 
 
 def _path(places: Sequence[tuple[float, float]]) -> str:
     return " ".join(f"{x},{y}" for x, y in places)
 
 
-def _colour(series: Series) -> str:
-    if series.style == 0:
-        return "c0"
-    return f"c{1 + (series.style - 1) % (COLOURS - 1)}"
+def colour(style: int) -> str:
+    """The class of a style's colour: zero is the neutral one."""
+    return f"c{1 + (style - 1) % (COLOURS - 1)}" if style else "c0"
 
 
 def _dash(series: Series) -> str:

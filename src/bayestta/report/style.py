@@ -80,6 +80,12 @@ figure h4 { font-size: 0.9rem; }
 .dot { fill: currentColor; stroke: var(--page); stroke-width: 1; }
 .target { fill: transparent; }
 .target:hover { fill: currentColor; fill-opacity: 0.25; }
+.box { fill: none; stroke: var(--rule); stroke-width: 1; }
+.hit { fill: var(--c1); }
+.miss { fill: var(--c2); }
+.chart .inside, .key .inside { font-size: 12px; font-weight: 600; fill: var(--page); }
+.small .chart.heat .row { font-size: 13px; }
+.plane { max-width: 420px; }
 .c0 { color: var(--c0); } .c1 { color: var(--c1); } .c2 { color: var(--c2); }
 .c3 { color: var(--c3); } .c4 { color: var(--c4); } .c5 { color: var(--c5); }
 .c6 { color: var(--c6); }
@@ -89,11 +95,21 @@ figure h4 { font-size: 0.9rem; }
 }
 .legend li { display: flex; align-items: center; gap: 7px; min-width: 0; }
 .key { flex: none; }
+.cams {
+  display: grid; gap: 16px 28px;
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 320px), 1fr));
+}
+.cam p { margin: 0 0 4px; }
+.cam > div { display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)); gap: 8px; }
+.cam figure { margin: 0; }
+.cam img { display: block; width: 100%; height: auto; border-radius: 4px; }
 
 details { border: 1px solid var(--rule); border-radius: 8px; margin: 10px 0; padding: 0 14px; }
 details .wide { border: 0; border-radius: 0; margin: 0 0 12px; }
-details th, details td { text-align: left; }
-details td { white-space: normal; overflow-wrap: anywhere; }
+details:not(.figure) th, details:not(.figure) td { text-align: left; }
+details:not(.figure) td { white-space: normal; overflow-wrap: anywhere; }
+details.figure { padding-bottom: 10px; }
+details.figure:not([open]) { padding-bottom: 0; }
 summary { cursor: pointer; padding: 9px 0; font-weight: 500; }
 code { font: 0.92em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 footer {

@@ -63,26 +63,21 @@ def comparison(group: Group, *, domains: int = DOMAINS) -> Table:
     start = len(columns)
     for name in group.domains:
         values = [row.domain(name) for row in rows]
-        columns.append((name, _cells(values, best=max)))
+        columns.append((name, cells(values, best=max)))
     end = len(columns)
-    columns.append(("average", _cells([row.value(_accuracy) for row in rows], best=max)))
+    columns.append(("average", cells([row.value(accuracy) for row in rows], best=max)))
     if group.reference is not None and len(rows) > 1:
-        columns.append(("vs zero-shot", [_difference(row, group.reference) for row in rows]))
+        columns.append(("vs zero-shot", [difference(row, group.reference) for row in rows]))
     ece = [row.value(lambda run: None if run.ece is None else 100 * run.ece) for row in rows]
-    columns.append(("ECE %", _cells(ece, best=min)))
+    columns.append(("ECE %", cells(ece, best=min)))
     seconds = [row.value(lambda run: run.seconds.get("total")) for row in rows]
-    columns.append(("seconds", _cells([v and Value(v.mean) for v in seconds])))
-    table = Table(
-        group.title,
-        f"accuracy in %; {group.about}",
-        [title for title, _ in columns],
-        [[cells[i] for _, cells in columns] for i in range(len(rows))],
-        range(start, end),
-    )
+    columns.append(("seconds", cells([v and Value(v.mean) for v in seconds])))
+    about = f"accuracy in %; {group.about}"
+    table = by_columns(group.title, about, columns, range(start, end))
     return table if len(group.domains) <= domains else table.without_domains()
 
 
-def number(value: Value | None, *, sign: bool = False) -> str:
+def number(value: Value | None, *, sign: bool = False, digits: int = 1) -> str:
     """One decimal, as the noise of a few thousand images allows.
 
     >>> number(Value(53.46, 0.31)), number(Value(-0.04), sign=True), number(None)
@@ -90,25 +85,40 @@ def number(value: Value | None, *, sign: bool = False) -> str:
     """
     if value is None:
         return NONE
-    text = f"{value.mean:{'+' if sign else ''}.1f}"
+    text = f"{value.mean:{'+' if sign else ''}.{digits}f}"
     if float(text) == 0:
-        text = "0.0"
-    return text if value.std is None else f"{text} ± {value.std:.1f}"
+        text = f"{0:.{digits}f}"
+    return text if value.std is None else f"{text} ± {value.std:.{digits}f}"
 
 
-def _accuracy(run: Result) -> float | None:
+def accuracy(run: Result) -> float | None:
     return run.accuracy
 
 
-def _cells(
-    values: Sequence[Value | None], *, best: Callable[[list[float]], float] | None = None
+def cells(
+    values: Sequence[Value | None],
+    *,
+    best: Callable[[list[float]], float] | None = None,
+    sign: bool = False,
 ) -> list[Cell]:
+    """A column of numbers, the best of them bold, ties included."""
     known = [round(v.mean, 1) for v in values if v is not None]
     top = best(known) if best is not None and len(known) > 1 else None
     if len(set(known)) < 2:
         top = None  # all the same: nothing to point at
-    return [Cell(number(v), v is not None and round(v.mean, 1) == top) for v in values]
+    return [Cell(number(v, sign=sign), v is not None and round(v.mean, 1) == top) for v in values]
 
 
-def _difference(row: Row, reference: Row) -> Cell:
+def by_columns(
+    title: str,
+    about: str,
+    columns: Sequence[tuple[str, Sequence[Cell]]],
+    domains: range = range(0),
+) -> Table:
+    """A table from its columns, each with its name."""
+    rows = [[column[i] for _, column in columns] for i in range(len(columns[0][1]))]
+    return Table(title, about, [name for name, _ in columns], rows, domains)
+
+
+def difference(row: Row, reference: Row) -> Cell:
     return Cell(NONE) if row is reference else Cell(number(row.difference(reference), sign=True))

@@ -1,0 +1,92 @@
+"""`bayestta features`: embed a data set once, for methods that work on features."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Annotated, Any
+
+import typer
+
+from bayestta.cli import jobs
+from bayestta.cli.app import Quiet, app, examples, screen
+from bayestta.cli.screen import Bars
+from bayestta.cli.settings import parse_options
+
+
+@app.command(
+    epilog=examples(
+        "bayestta features --data rmnist --split all --model lit --out rmnist-lit.safetensors",
+        "bayestta run --model features:rmnist-lit.safetensors --data features "
+        "--root rmnist-lit.safetensors --method tda",
+    )
+)
+def features(
+    ctx: typer.Context,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file, as safetensors.")],
+    data: Annotated[
+        str, typer.Option("--data", "-d", help="See `bayestta list data`.")
+    ] = "cifar10-light",
+    model: jobs.Model = jobs.MODEL,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, help="Images a domain, at most.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1)] = 128,
+    seed: Annotated[int, typer.Option("--seed", help="Of the choice that --limit makes.")] = 0,
+    split: Annotated[
+        str | None, typer.Option("--split", help="Which images, such as test or all.")
+    ] = None,
+    templates: Annotated[
+        list[str] | None,
+        typer.Option("--templates", help="Prompts beside the data's own: single, seven, eighty."),
+    ] = None,
+    root: Annotated[
+        Path | None, typer.Option("--root", help="Folder of the cached data, or of your images.")
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option("--option", metavar="KEY=VALUE", help="Of the data set; may be repeated."),
+    ] = None,
+    device: jobs.Device = "cpu",
+    precision: jobs.Precision = "fp32",
+    workers: jobs.Workers = 0,
+    strict: jobs.Strict = False,
+    quiet: Quiet = False,
+) -> None:
+    """Cache the embeddings of a data set by a model.
+
+    Methods that work on features (zero-shot, tda, dota, bca, dpe, bayestta with refine=false) then
+    run over them in seconds; give `run` the file as --model features:FILE and as --root. Prompts
+    are embedded too: `single` always, `ensemble` needs --templates eighty.
+    """
+    show = screen(ctx, quiet)
+    jobs.check_data(data)
+    options = parse_options(data, option or [])
+    jobs.check_out(out)
+    jobs.check_device(device, precision)
+
+    from bayestta.data import check_split
+    from bayestta.data.streaming import sizes
+    from bayestta.features import write_features
+    from bayestta.text import templates as template_set
+
+    lines = [line for name in ["single", *(templates or [])] for line in template_set(name)]
+    vlm = jobs.open_model(show, model, device=device, precision=precision)
+    source = jobs.open_data(show, data, root=root, split=split, options=options)
+    check_split(vlm, source)
+    with Bars(show, f"{vlm.name} on {source.name}", sizes(source, limit)) as bars:
+        follow: Any = bars.follow("features")
+        count = write_features(
+            out,
+            vlm,
+            source,
+            templates=lines,
+            limit=limit,
+            seed=seed,
+            batch_size=batch_size,
+            progress=lambda domain, n: follow(SimpleNamespace(domain=domain, n=n, y=None)),
+            workers=workers,
+            strict=strict,
+        )
+    jobs.tell_skipped(show, source)
+    show.say(f"{count} images of {source.name} by {vlm.name}, {vlm.dim} features -> {out}")
