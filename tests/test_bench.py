@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from feature_file import feature_file, feature_run
 from filelock import FileLock
 from rich.console import Console
 
@@ -103,26 +104,32 @@ def test_a_wrong_file_is_refused_in_a_sentence(tmp_path: Path, text: str, words:
         read_bench(write(tmp_path / "b.toml", text))
 
 
-def test_where_settings_came_from() -> None:
-    hyper = {"preset": "released", "alpha": 0.1}
-    run = replace(ONE, method="bayestta", hyper=hyper, provenance="authors", label="as released")
-    found = execute(run)
+def test_where_settings_came_from(tmp_path: Path) -> None:
+    path = feature_file(tmp_path / "f.safetensors")
+    hyper = {"preset": "released", "alpha": 0.1, "refine": False}
+    told = {"hyper": hyper, "provenance": "authors", "label": "as released"}
+    found = execute(feature_run(path, "bayestta", **told))
     assert found.provenance["preset"] == found.provenance["alpha"] == "authors"
     assert found.provenance["lr"] == "preset released"
     assert found.notes == {"label": "as released"}
-    assert set(execute(replace(ONE, method="bayestta")).provenance.values()) == {"default"}
+    assert set(execute(feature_run(path, "tda")).provenance.values()) == {"default"}
 
 
 def test_finished_runs_are_kept_failures_isolated_and_a_death_fails_one_run(
     tmp_path: Path,
 ) -> None:
+    small = feature_file(tmp_path / "small.safetensors")
+    long = feature_file(tmp_path / "long.safetensors", images=100_000)
+    one = feature_run(small, limit=10)
     runs = [
-        ONE,
-        replace(ONE, method="no-such-method"),
-        replace(ONE, method="bayestta", limit=None),  # killed below, long before its end
-        replace(ONE, seed=2),
+        one,
+        replace(one, method="no-such-method"),
+        feature_run(long, batch_size=1),  # killed below, long before its end
+        replace(one, seed=2),
     ]
-    stale = write(tmp_path / f".{ONE.file}.0123abcd.part", "half a res")
+    home = tmp_path / "runs"
+    home.mkdir()
+    stale = write(home / f".{one.file}.0123abcd.part", "half a res")
     events: list[Event] = []
 
     def follow(event: Event) -> None:
@@ -132,29 +139,28 @@ def test_finished_runs_are_kept_failures_isolated_and_a_death_fails_one_run(
             assert child.pid is not None
             os.kill(child.pid, signal.SIGKILL)
 
-    results, failed = run_bench(runs, tmp_path, processes=1, progress=follow, cache_gb=0)
+    results, failed = run_bench(runs, home, processes=1, progress=follow)
     assert not multiprocessing.active_children()
     ends = {event.run.file: event.kind for event in events}
     assert [ends[run.file] for run in runs] == ["done", "failed", "failed", "done"]
     assert [r.seed for r in results] == [1, 2]
     assert "unknown method" in failed[runs[1].file]
     assert "SIGKILL" in failed[runs[2].file]
-    told = json.loads((tmp_path / runs[1].file.replace(".json", ".error.json")).read_text())
+    told = json.loads((home / runs[1].file.replace(".json", ".error.json")).read_text())
     assert told["error"] == failed[runs[1].file]
     assert "make_adapter" in told["traceback"]
     assert told["run"]["method"] == "no-such-method"
     assert not stale.exists()
-    totals = [e.total for e in events if e.kind == "step" and e.run.file == ONE.file]
-    assert set(totals) == {9 * 4}
+    totals = [e.total for e in events if e.kind == "step" and e.run == one]
+    assert set(totals) == {3 * 10}
 
-    before = (tmp_path / ONE.file).stat().st_mtime_ns
+    before = (home / one.file).stat().st_mtime_ns
     kinds: list[str] = []
-    again, _ = run_bench([ONE], tmp_path, progress=lambda event: kinds.append(event.kind))
+    again, _ = run_bench([one], home, progress=lambda event: kinds.append(event.kind))
     assert kinds == ["kept"]
-    assert (tmp_path / ONE.file).stat().st_mtime_ns == before
-    assert again[0].accuracy == Result.load(tmp_path / ONE.file).accuracy
-    assert again[0].limit == 4
-    here = execute(ONE)
+    assert (home / one.file).stat().st_mtime_ns == before
+    assert again[0].accuracy == Result.load(home / one.file).accuracy
+    here = execute(one)
     assert [d["hits"] for d in here.domains] == [d["hits"] for d in again[0].domains]
     assert here.nll == pytest.approx(again[0].nll)
 
@@ -215,9 +221,9 @@ def test_the_time_left_is_judged_by_runs_alike() -> None:
 @pytest.mark.parametrize("terminal", [True, False])
 def test_progress_of_all_and_of_each(terminal: bool, tmp_path: Path) -> None:
     runs = [replace(ONE, seed=seed) for seed in (1, 2, 3)]
+    result = execute(feature_run(feature_file(tmp_path / "f.safetensors"), limit=12))
     screen, text = Screen(), io.StringIO()
     screen.err = Console(file=text, force_terminal=terminal, width=200, highlight=False)
-    result = execute(ONE)
     left = TimeLeft(runs, processes=1)
     with BenchBars(screen, "readme", runs, left) as bars:
         bars(Event(runs[0], "kept", result=result))

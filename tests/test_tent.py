@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bayestta.adapter import make_adapter
+from bayestta.adapter import hyperparameters, make_adapter, methods
 from bayestta.data.base import Batch
 from bayestta.norms import NORMS
 from bayestta.run import run
@@ -141,3 +141,17 @@ def test_only_norms_are_tuned(tiny):
 def test_bad_settings(tiny_vit, options, message):
     with pytest.raises(ValueError, match=message):
         make_adapter("tent-reset", tiny_vit, NAMES, TEMPLATES, **options)
+
+
+def test_reset_has_the_settings_of_continual_with_another_default(tiny_vit):
+    reset, continual = (
+        hyperparameters(methods()[f"tent-{kind}"]) for kind in ("reset", "continual")
+    )
+    assert list(reset) == list(continual) == ["lr", "optimiser", "updates", "norms", "answer"]
+    assert [key for key in reset if reset[key] != continual[key]] == ["answer"]
+    assert (reset["answer"].default, continual["answer"].default) == ("after", "before")
+    adapter = make_adapter("tent-reset", tiny_vit, NAMES, TEMPLATES, lr=0.5, seed=3)
+    assert adapter.hyper()["lr"] == 0.5
+    assert (adapter.answer, adapter.seed) == ("after", 3)
+    with pytest.raises(ValueError, match="did you mean 'norms'"):
+        make_adapter("tent-reset", tiny_vit, NAMES, TEMPLATES, norm="batch")

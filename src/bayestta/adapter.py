@@ -24,6 +24,7 @@ from bayestta.text import check_names, check_templates, classifier
 
 SCHEMA = 1
 COMMON = ("self", "model", "names", "templates", "seed")
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 class Adapter:
@@ -131,9 +132,21 @@ class Adapter:
 
     @classmethod
     def schema(cls) -> dict[str, inspect.Parameter]:
-        """The hyper-parameters: the keyword arguments of `__init__`, with their defaults."""
-        parameters = inspect.signature(cls.__init__).parameters
-        return {key: value for key, value in parameters.items() if key not in COMMON}
+        """The hyper-parameters: the keyword arguments of `__init__`, with their defaults.
+
+        An `__init__` with `**options` hands them on: its base's are hyper-parameters too.
+        """
+        found: dict[str, inspect.Parameter] = {}
+        for base in cls.__mro__:
+            if "__init__" not in vars(base):
+                continue
+            parameters = inspect.signature(vars(base)["__init__"]).parameters
+            named = {key: p for key, p in parameters.items() if p.kind not in VARIADIC}
+            # The order is the base's, the default that of the class itself.
+            found = {key: p for key, p in named.items() if key not in COMMON} | found
+            if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+                break
+        return found
 
     def hyper(self) -> dict[str, Any]:
         """The hyper-parameters in force."""

@@ -219,9 +219,11 @@ def _embed(z: NDArray[np.float32], start: Any, seed: int) -> NDArray[np.float32]
     from sklearn.manifold import TSNE
 
     near = min(30.0, (len(z) - 1) / 3)
-    plane: NDArray[np.float32] = TSNE(perplexity=near, init=start, random_state=seed).fit_transform(
-        z
-    )
+    pace = max(
+        10.0, len(z) / 48
+    )  # scikit-learn's own, at least 50, throws points out of small sets
+    made = TSNE(perplexity=near, init=start, learning_rate=pace, random_state=seed)
+    plane: NDArray[np.float32] = made.fit_transform(z)
     return plane
 
 

@@ -8,6 +8,7 @@ with open_log("tensorboard", "logs", run) as log:
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -110,9 +111,13 @@ def _wandb(folder: Path, name: str, told: dict[str, Any]) -> Iterator[Write]:
 
 @contextmanager
 def _mlflow(folder: Path, name: str, told: dict[str, Any]) -> Iterator[Write]:
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # logging is local, all of it
     mlflow = _require("mlflow", "MLflow", "mlflow")
     folder.mkdir(parents=True, exist_ok=True)
-    mlflow.set_tracking_uri(folder.as_uri())
+    logging.getLogger("alembic").setLevel(logging.WARNING)  # else it tells every table it makes
+    mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
+    if mlflow.get_experiment_by_name("bayestta") is None:  # its files belong beside the data base
+        mlflow.create_experiment("bayestta", artifact_location=(folder / "mlruns").as_uri())
     mlflow.set_experiment("bayestta")
     with mlflow.start_run(run_name=name):
         mlflow.log_params(told)

@@ -32,6 +32,7 @@ SAMPLES_A_DIMENSION = 10  # that every class must have before it gets a covarian
 TEST_EVERY = 8  # steps between tests that could change nothing yet and are for the record
 PROBE = 16  # one image in sixteen also goes through the pristine tower, for the guard
 STEADY = 32  # samples over which spreads are smoothed: matters for small batches only
+EVENTS = 20  # returns of the guard that are told in detail, the latest
 UNTESTED: dict[str, Any] = {  # what a result says of a test that was not carried out
     "statistic": None,
     "critical": None,
@@ -351,7 +352,8 @@ class BayesTTA(Adapter):
         signs = self.watch.step(self.probabilities(answer[chosen]), plain.softmax(1))
         self.record["guard"] = signs
         if signs["collapse"]:
-            self.events.append({"step": self.steps, "reason": signs["collapse"]})
+            event = {"step": self.steps, "reason": signs["collapse"]}
+            self.events = [*self.events, event][-EVENTS:]
             returns = self.returns + 1
             self._load_core(self.good)
             self.returns = returns  # slower and less trusting from here on
@@ -370,7 +372,7 @@ class BayesTTA(Adapter):
 
     def summary(self) -> dict[str, Any]:
         chosen = {"structure": self.structure or "shared", "decided": self.structure is not None}
-        guard = {"on": self.set.guard, "returns": len(self.events), "events": self.events[-20:]}
+        guard = {"on": self.set.guard, "returns": self.returns, "events": self.events}
         return {"covariance": {**chosen, **self.outcome}, "guard": guard}
 
     # --- state ---

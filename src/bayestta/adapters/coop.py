@@ -47,7 +47,10 @@ class CoOp(ZeroShot):
     title = "CoOp"
     citation = "Zhou et al., Learning to Prompt for Vision-Language Models, IJCV 2022"
     tunes = "the context of the prompt, before the stream and with labels"
-    fidelity = "code; unified context, class name at the end; not test-time adaptation"
+    fidelity = (
+        "code; unified context, class name at the end; momentum and weight decay of the training "
+        "are its framework's, as the specification has none; not test-time adaptation"
+    )
     needs_encoder = True
 
     def __init__(

@@ -52,7 +52,8 @@ class CoTTA(Adapter):
     norms
         `batch`: BatchNorms of all three networks go by the batch, as in the official code.
     compat_unnormalised
-        Augment normalised images as if they were pixels; see `bayestta.augment`.
+        Augment normalised images as if they were pixels; see `bayestta.augment`. That published
+        comparisons did so is inferred from the collapse that they report.
     """
 
     name = "cotta"

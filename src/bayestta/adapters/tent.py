@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayestta.adapter import Adapter, register
+from bayestta.adapter import register
+from bayestta.adapters.norm_tuner import NormTuner
 from bayestta.adapters.tpt import entropy
 from bayestta.model import VLM
 from bayestta.names import unknown
-from bayestta.norms import norm_parameters
-from bayestta.tuned import Tuned
 
 OPTIMISERS = ("adam", "sgd")
 NORMS = ("batch", "source")
@@ -20,7 +20,7 @@ ANSWERS = ("before", "after")
 
 
 @register
-class Tent(Adapter):
+class Tent(NormTuner):
     """Lower the mean entropy of each batch by the norms of the image tower, and never go back.
 
     Parameters
@@ -40,13 +40,11 @@ class Tent(Adapter):
     name = "tent-continual"
     title = "TENT (continual)"
     citation = "Wang et al., Tent: Fully Test-Time Adaptation by Entropy Minimization, ICLR 2021"
-    tunes = "norms of the image tower"
     cost = "1 forward + 1 backward to the norms an image (+ 1 forward for answer=after)"
     fidelity = (
         "code for BatchNorm; tuning LayerNorms is an extension, as the official code has nothing "
         "to tune there"
     )
-    needs_encoder = True
 
     def __init__(
         self,
@@ -72,22 +70,12 @@ class Tent(Adapter):
             raise ValueError(f"updates is {updates}, but tent answers by them: give 1 or more.")
         self.lr, self.optimiser, self.updates = lr, optimiser, updates
         self.norms, self.answer = norms, answer
-        self.tuned = Tuned(norm_parameters(model.visual), self._optimiser)
         super().__init__(model, names, templates, seed=seed)
-        if not self.tuned:
-            raise ValueError(
-                f"the image tower of {model.name!r} has no norm layers, which is all that "
-                f"{self.name} tunes: use a method that leaves the tower alone, such as tda."
-            )
 
     def _optimiser(self, tensors: list[Tensor]) -> torch.optim.Optimizer:
         if self.optimiser == "adam":
             return torch.optim.Adam(tensors, lr=self.lr)
         return torch.optim.SGD(tensors, lr=self.lr, momentum=0.9)
-
-    def restart(self) -> None:
-        super().restart()
-        self.tuned.restart()
 
     def _adapt(self, x: Tensor) -> Tensor:
         for _ in range(self.updates):
@@ -97,19 +85,6 @@ class Tent(Adapter):
             return logits
         with torch.no_grad():
             return self._predict(x)
-
-    def _predict(self, x: Tensor) -> Tensor:
-        return self.model.logits(self.model.encode_image(x, self.tuned, self.norms), self.text)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {**super().state_dict(), **self.tuned.state_dict("tuned/")}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        self.tuned.load_state_dict(state, "tuned/")
-
-    def _merge(self, other: Tent) -> None:
-        self.tuned.merge(other.tuned, self.samples, other.samples)
 
 
 @register
@@ -133,21 +108,7 @@ class TentReset(Tent):
         names: Sequence[str],
         templates: Sequence[str],
         *,
-        seed: int = 0,
-        lr: float = 1e-3,
-        optimiser: str = "adam",
-        updates: int = 1,
-        norms: str = "batch",
         answer: str = "after",
+        **options: Any,
     ) -> None:
-        super().__init__(
-            model,
-            names,
-            templates,
-            seed=seed,
-            lr=lr,
-            optimiser=optimiser,
-            updates=updates,
-            norms=norms,
-            answer=answer,
-        )
+        super().__init__(model, names, templates, answer=answer, **options)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bayestta.adapter import Adapter, register
+from bayestta.adapter import register
+from bayestta.adapters.norm_tuner import NormTuner
 from bayestta.model import VLM
 from bayestta.names import unknown
-from bayestta.norms import norm_parameters
 from bayestta.text import TEMPLATES as COMMON
-from bayestta.tuned import Tuned
 
 FORMS = ("sequential", "parallel")
 # The common seven and one more; the first two without a full stop.
@@ -34,7 +33,7 @@ def agreement_loss(z: Tensor, text: Tensor, scale: float, temperature: float) ->
 
 
 @register
-class WATT(Adapter):
+class WATT(NormTuner):
     """Weight averages over templates: a few steps by each of eight, their mean, and again.
 
     The pseudo-labels of a step come from the pass that is differentiated; the official code runs
@@ -64,7 +63,6 @@ class WATT(Adapter):
     )
     reset = "batch"
     answer = "after"
-    needs_encoder = True
 
     def __init__(
         self,
@@ -86,13 +84,7 @@ class WATT(Adapter):
             raise ValueError(f"rounds is {rounds}: give 1 or more.")
         self.form, self.lr, self.steps_each, self.rounds = form, lr, steps_each, rounds
         self.temperature, self.own_templates = temperature, own_templates
-        self.tuned = Tuned(norm_parameters(model.visual), self._optimiser)
         super().__init__(model, names, TEMPLATES if own_templates else templates, seed=seed)
-        if not self.tuned:
-            raise ValueError(
-                f"the image tower of {model.name!r} has no norm layers, which is all that "
-                f"{self.name} tunes: use a method that leaves the tower alone, such as tda."
-            )
 
     def _optimiser(self, tensors: list[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.Adam(tensors, lr=self.lr)
@@ -103,10 +95,6 @@ class WATT(Adapter):
         lines = [template.replace("{}", name) for template in self.templates for name in self.names]
         self.each = self.model.encode_text(lines).view(len(self.templates), len(self.names), -1)
         return functional.normalize(self.each.mean(0), dim=1)
-
-    def restart(self) -> None:
-        super().restart()
-        self.tuned.restart()
 
     def _adapt(self, x: Tensor) -> Tensor:
         average = self.tuned.snapshot()
@@ -127,16 +115,3 @@ class WATT(Adapter):
             self.tuned.assign(average)
         with torch.no_grad():
             return self._predict(x)
-
-    def _predict(self, x: Tensor) -> Tensor:
-        return self.model.logits(self.model.encode_image(x, self.tuned), self.text)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {**super().state_dict(), **self.tuned.state_dict("tuned/")}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        self.tuned.load_state_dict(state, "tuned/")
-
-    def _merge(self, other: WATT) -> None:
-        self.tuned.merge(other.tuned, self.samples, other.samples)

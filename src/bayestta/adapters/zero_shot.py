@@ -26,6 +26,10 @@ class ZeroShot(Adapter):
         "Radford et al., Learning Transferable Visual Models From Natural Language Supervision, "
         "ICML 2021"
     )
+    fidelity = (
+        "code; the comparisons' row is --templates single, which for their drifting streams is "
+        "inferred"
+    )
 
     @torch.no_grad()
     def _adapt(self, x: Tensor) -> Tensor:
@@ -45,6 +49,7 @@ class Ensemble(ZeroShot):
 
     name = "ensemble"
     title = "CLIP, 80 templates"
+    fidelity = "code; its own 80 templates, whatever the data set's are"
 
     def make_text(self) -> Tensor:
         self.templates = templates("eighty")  # what results and state files record

@@ -38,7 +38,8 @@ def run_bench(
     Parameters
     ----------
     processes
-        By default one a core; the cores are shared out among them.
+        By default one a core; the cores are shared out among them, unless `$OMP_NUM_THREADS` says
+        how many threads each gets.
     progress
         Called with every `Event`.
     cache_gb
@@ -49,7 +50,8 @@ def run_bench(
     # Not the number of open runs: threads change the last digits, and a start that goes on must
     # give the numbers of one that was never stopped.
     processes = min(processes or cores(), max(1, len(runs)))
-    threads = max(1, cores() // processes)
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    threads = int(told) if told.isdecimal() else max(1, cores() // processes)
     tell = progress or (lambda event: None)
     with _claim(Path(folder)) as home:
         found = {r.file: Result.load(home / r.file) for r in runs if (home / r.file).exists()}

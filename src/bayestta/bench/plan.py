@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ class Run:
     def file(self) -> str:
         """The name of its result: only what differs from the defaults counts, so that a new field
         of a later version leaves earlier results where they are found."""
-        told = {k: v for k, v in asdict(self).items() if v != asdict(_PLAIN)[k]}
+        told = {k: v for k, v in vars(self).items() if v != getattr(_PLAIN, k)}
         text = json.dumps(told, sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
         model = self.model.replace("/", "_").replace(":", "_")[-LONGEST:]

@@ -51,7 +51,7 @@ class BenchBars:
     def __call__(self, event: Event) -> None:
         if event.kind == "kept":
             self.kept += 1
-        elif self.kept and not self.told and not self.done:
+        elif self.kept:
             self.screen.note(f"{self.kept} of {self.total} runs are there already.")
             self.kept = 0
         self.left.add(event)

@@ -84,7 +84,9 @@ def confusion_section(g: Group) -> str:
         figures = []
         for name, matrix in matrices(row).items():
             n, hits = sum(map(sum, matrix)), sum(matrix[k][k] for k in range(len(matrix)))
-            words = "<br />".join(escape(word) for word in worst(matrix, classes))
+            words = "<br />".join(
+                escape(w).replace(" %", "&#160;%") for w in worst(matrix, classes)
+            )
             caption = f"{100 * hits / max(1, n):.1f} % of {n:,}<br />{words}"
             about = f"Confusion of {row.label} in {name} on {g.title}"
             figures.append(
@@ -92,7 +94,7 @@ def confusion_section(g: Group) -> str:
                 f"<figcaption>{caption}</figcaption></figure>"
             )
         if figures:
-            body = f'<div class="figures small">{"".join(figures)}</div>'
+            body = f'<div class="figures maps">{"".join(figures)}</div>'
             parts.append(folded(f"{row.label}, {len(figures)} domains", body))
     return titled("Confusion matrices", NOTE, "".join(parts))
 

@@ -28,7 +28,7 @@ def by_domain(g: Group, styles: Mapping[str, int]) -> str:
             value = row.domain(name)
             if value is not None:
                 title = f"{row.label}, {name}: {number(value)} %"
-                std = None if dense and len(g.rows) > CROWD else value.std
+                std = None if len(g.rows) > (CROWD if dense else 2 * CROWD) else value.std
                 points.append(Point(i, value.mean, std, title))
         series.append(Series(row.label, points, styles.get(row.label, 0), dots=not dense))
     axis = Axis("domain, in the order of the stream", list(enumerate(g.domains)))

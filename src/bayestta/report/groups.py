@@ -113,7 +113,8 @@ def group(results: Sequence[Result]) -> list[Group]:
         )
     tables: dict[tuple[Any, ...], dict[str, dict[int, Result]]] = {}
     for run in results:
-        images = (run.split, run.limit, run.order, len(run.rounds))
+        options = _key(plain(run.notes.get("options") or {}))
+        images = (run.split, run.limit, run.order, len(run.rounds), options)
         rows = tables.setdefault((run.data, run.model, *images), {})
         rows.setdefault(_key(settings(run), run.method, name(run)), {})[run.seed] = run
     titles = [key[:2] for key in tables]
@@ -184,6 +185,7 @@ def _domain(run: Result, name: str, key: str) -> float | None:
 def _images(run: Result) -> list[str]:
     """Which images of the data the run saw, and in what order."""
     parts = [f"split {run.split}"] if run.split else []
+    parts += [f"{key} {value}" for key, value in (run.notes.get("options") or {}).items()]
     parts += [f"at most {run.limit:,} images a domain"] if run.limit else []
     parts += [f"{run.order} order"] if run.order else []
     return parts + ([f"{len(run.rounds)} rounds"] if run.rounds else [])

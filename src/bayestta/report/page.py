@@ -37,8 +37,9 @@ def render_page(results: Sequence[Result], *, paper: Paper | None = None) -> str
     """
     groups = group(results)
     # A method has one colour all over the page, and zero-shot the neutral one.
-    labels = dict.fromkeys(row.label for g in groups for row in g.rows if row is not g.reference)
-    styles = {label: i for i, label in enumerate(labels, start=1)}
+    rows = [row for g in groups for row in g.rows if row is not g.reference]
+    rows.sort(key=lambda row: row.label != row.method)  # variants come after the methods themselves
+    styles = {label: i for i, label in enumerate(dict.fromkeys(r.label for r in rows), start=1)}
     names = list(dict.fromkeys(g.data for g in groups))
     title = f"BayesTTA: {', '.join(names[:4])}{' …' * (len(names) > 4)}"
     body = "".join(_section(g, styles, paper) for g in groups)

@@ -20,17 +20,18 @@ TSNE = (
 )
 CAM = (
     "Grad-CAM of the logit of the class that was answered, by the pristine model and by the "
-    "adapted one; red is where it comes from. Images on which the two disagree come first."
+    "adapted one; red is where it comes from, and a map without red found nothing in the image "
+    "that speaks for the class. Images on which the two disagree come first."
 )
 
 
 def pictures_section(g: Group) -> str:
-    """A folded part for each method that was watched, the first one open; "" for none."""
+    """A folded part for each row that was watched, the first method's open; "" for none."""
     parts: list[str] = []
-    for row in g.rows:
-        run = next((run for run in row.runs if run.pictures), None)
-        if run is None:
-            continue
+    watched = [row for row in g.rows if any(run.pictures for run in row.runs)]
+    first = next((row for row in watched if row is not g.reference), None)
+    for row in watched:
+        run = next(run for run in row.runs if run.pictures)
         notes = "".join(f'<p class="about">{escape(n)}.</p>' for n in run.pictures.get("notes", []))
         planes = "".join(_tsne(one, run.classes, row.label) for one in run.pictures.get("tsne", []))
         maps = "".join(_cam(one) for one in run.pictures.get("cam", []))
@@ -39,7 +40,7 @@ def pictures_section(g: Group) -> str:
             body += f'<p class="about">{TSNE}</p>{planes}'
         if maps:
             body += f'<p class="about">{CAM}</p><div class="cams">{maps}</div>'
-        parts.append(folded(f"{row.label}, seed {run.seed}", body, open_=not parts))
+        parts.append(folded(f"{row.label}, seed {run.seed}", body, open_=row is first))
     return titled("Features and attention", "", "".join(parts))
 
 

@@ -45,7 +45,7 @@ class Frame:
     left: int = 46
     right: int = 24
     top: int = 34
-    bottom: int = 48
+    bottom: int = 52
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         across, up = (
@@ -95,7 +95,7 @@ def line_chart(
         (y_ticks[0], y_ticks[-1]),
         left=max(46, round(7.5 * longest)) if slanted else 46,
         top=58 if x.spans else 36,
-        bottom=round(54 + 6.2 * longest) if slanted else 48,
+        bottom=round(54 + 6.2 * longest) if slanted else 52,
     )
     parts = [
         *_spans(frame, x.spans),
@@ -182,7 +182,8 @@ def names(frame: Frame, marks: Sequence[tuple[float, str]], *, slanted: bool) ->
         short = name if len(name) <= NAME else name[: NAME - 1] + "…"
         kind = "spare" if (i // every) % 2 and not slanted else ""  # a narrow screen drops these
         turn = f' transform="rotate(-35 {x} {y + 14})"' if slanted else ""
-        parts.append(text(x, y + 18, short, "end" if slanted else "middle", kind=kind, more=turn))
+        drop = 18 if slanted else 22
+        parts.append(text(x, y + drop, short, "end" if slanted else "middle", kind=kind, more=turn))
     return parts
 
 

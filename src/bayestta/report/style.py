@@ -62,7 +62,8 @@ td small { font-size: 0.82em; font-weight: 400; color: var(--soft); }
 .figures.small {
   gap: 20px; grid-template-columns: repeat(auto-fill, minmax(min(100%, 200px), 1fr));
 }
-figure { margin: 12px 0 0; min-width: 0; }
+.figures.maps { grid-template-columns: repeat(auto-fill, minmax(min(100%, 210px), 1fr)); }
+figure { margin: 12px 0 0; min-width: 0; max-width: 640px; }
 figure h3, figure h4 { margin: 0 0 6px; font-size: 1rem; }
 figure h4 { font-size: 0.9rem; }
 .chart { display: block; width: 100%; height: auto; overflow: visible; }
@@ -83,8 +84,10 @@ figure h4 { font-size: 0.9rem; }
 .box { fill: none; stroke: var(--rule); stroke-width: 1; }
 .hit { fill: var(--c1); }
 .miss { fill: var(--c2); }
-.chart .inside, .key .inside { font-size: 12px; font-weight: 600; fill: var(--page); }
-.small .chart.heat .row { font-size: 13px; }
+.chart .inside, .key .inside {
+  font-size: 12px; font-weight: 600; fill: var(--page); dominant-baseline: central;
+}
+.chart.heat .row { font-size: 13px; }
 .plane { max-width: 420px; }
 .c0 { color: var(--c0); } .c1 { color: var(--c1); } .c2 { color: var(--c2); }
 .c3 { color: var(--c3); } .c4 { color: var(--c4); } .c5 { color: var(--c5); }
@@ -122,6 +125,9 @@ footer {
   .figures.small { grid-template-columns: repeat(auto-fill, minmax(min(100%, 150px), 1fr)); }
   .chart text { font-size: 19px; }
   .small .chart text { font-size: 22px; }
+  .figures.maps { grid-template-columns: 1fr; }
+  .chart .spot { r: 14px; }
+  .chart .inside { font-size: 17px; }
   .chart .spare { display: none; }
 }
 @media print { details, figure { break-inside: avoid; } }

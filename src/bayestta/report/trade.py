@@ -64,5 +64,5 @@ def _chart(dots: Sequence[Dot], about: str) -> str:
 
 
 def _mark(dot: Dot, x: float, y: float) -> str:
-    circle = f'<circle class="dot" cx="{x}" cy="{y}" r="10" />'
-    return circle + text(x, y + 4, str(dot.number), kind="inside")
+    circle = f'<circle class="dot spot" cx="{x}" cy="{y}" r="10" />'
+    return circle + text(x, y, str(dot.number), kind="inside")

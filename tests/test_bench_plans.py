@@ -1,0 +1,144 @@
+"""The bench files as plans: names, settings and published values; tests_all runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bayestta.adapter import hyperparameters, methods
+from bayestta.bench import read_bench
+from bayestta.data import list_data
+from bayestta.model import ABOUT
+from bayestta.presets import settings
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / "bench").glob("*.toml"))
+OTHERS = ("readme", "embedded", "tent_collapse")  # which do not stand for an experiment
+MODELS = ("clip-rn50", "clip-vit-b16")
+CT_TTA = ("fmow", "yearbook", "rmnist", "cifar10-light")
+# alpha and lr * (1 - beta) of the released configurations, ResNet-50 and ViT-B/16
+RELEASED = {
+    "cifar10-light": ((0.1, 5e-5), (0.1, 1.5e-4)),
+    "rmnist": ((100, 2.5e-4), (100, 2e-4)),
+    "yearbook": ((0.1, 1e-5), (0.1, 2.5e-4)),
+    "fmow": ((1, 1e-7), (1, 5e-6)),
+    "caltech101": ((100, 2.5e-4), (0.1, 1e-5)),
+    "dtd": ((100, 2.5e-4), (100, 5e-4)),
+    "eurosat": ((1, 2.5e-4), (100, 5e-4)),
+    "aircraft": ((100, 2e-5), (100, 5e-5)),
+    "food101": ((0.1, 2e-5), (0.1, 2e-4)),
+    "flowers102": ((100, 2.5e-5), (100, 5e-4)),
+    "pets": ((100, 2e-4), (100, 5e-4)),
+    "cars": ((1, 1e-4), (10, 5e-4)),
+    "sun397": ((0.1, 5e-6), (100, 2.5e-4)),
+    "ucf101": ((100, 2e-4), (100, 1e-7)),
+}
+
+
+def plan(name: str):
+    return read_bench(ROOT / "bench" / f"{name}.toml")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_name_is_known(path: Path) -> None:
+    known, sets = methods(), {info.name for info in list_data()}
+    for run in read_bench(path):
+        assert run.data in sets
+        assert run.model in ABOUT
+        assert run.provenance in ("user", "authors", "tuned")
+        assert set(run.hyper) <= set(hyperparameters(known[run.method])), run
+        if run.method == "bayestta":
+            settings(run.hyper.get("preset", "default"), **_changes(run.hyper))
+
+
+def _changes(hyper: dict) -> dict:
+    return {key: value for key, value in hyper.items() if key != "preset"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if path.stem not in OTHERS],
+    ids=lambda p: p.stem,
+)
+def test_three_seeds_of_everything(path: Path) -> None:
+    seeds: dict[str, set[int]] = {}
+    for run in read_bench(path):
+        told = {**vars(run), "seed": 0}
+        seeds.setdefault(str(told), set()).add(run.seed)
+    assert all(found == {1, 2, 3} for found in seeds.values())
+
+
+@pytest.mark.parametrize("name", ["ct_tta", "cross_domain"])
+def test_released_values(name: str) -> None:
+    """A set and a backbone each, once, against the rates that the values come down to."""
+    found = {}
+    for run in plan(name):
+        if run.hyper.get("preset") == "released":
+            assert run.provenance == "authors"
+            rate = run.hyper["lr"] * (1 - run.hyper["beta"])
+            found.setdefault((run.data, run.model), set()).add((run.hyper["alpha"], round(rate, 9)))
+    sets = CT_TTA if name == "ct_tta" else [key for key in RELEASED if key not in CT_TTA]
+    assert found == {
+        (data, model): {RELEASED[data][i]} for data in sets for i, model in enumerate(MODELS)
+    }
+
+
+def test_batch_sizes() -> None:
+    released = [run for run in plan("cross_domain") if run.hyper.get("preset") == "released"]
+    assert {run.batch_size for run in released} == {64, 128}
+    assert {run.batch_size for run in plan("ct_tta")} == {128}
+    sizes = {run.batch_size for run in plan("batch_size") if run.method == "bayestta"}
+    assert sizes == {8, 16, 32, 64, 128, 256}
+
+
+def test_the_paper_streams_all_digits() -> None:
+    for path in FILES:
+        for run in read_bench(path):
+            if run.data == "rmnist":
+                assert run.split in (("all",) if run.model in MODELS else (None, "test"))
+
+
+@pytest.mark.parametrize("name", ["long_term", "long_term_clip"])
+def test_three_rounds(name: str) -> None:
+    assert {run.rounds for run in plan(name)} == {3}
+
+
+@pytest.mark.parametrize("name", ["controls", "controls_clip"])
+def test_three_orders(name: str) -> None:
+    assert {run.order for run in plan(name)} == {"time", "shuffled", "correlated"}
+
+
+@pytest.mark.parametrize(
+    "name", ["ablation", "sensitivity", "batch_size", "long_term", "efficiency", "controls"]
+)
+def test_embedded_runs_have_a_thousand_images_a_domain(name: str) -> None:
+    for run in plan(name):
+        assert run.limit == 1000
+        assert run.model in ("mini-rn", "mini-vit")
+
+
+@pytest.mark.parametrize("name", ["sensitivity", "sensitivity_clip"])
+def test_five_values_of_each(name: str) -> None:
+    """One thing is changed at a time, and the centre belongs to all three curves."""
+    runs = [run for run in plan(name) if run.method == "bayestta" and run.seed == 1]
+    first = {run.data for run in runs}.pop()
+    full = [
+        settings(run.hyper.get("preset", "default"), **_changes(run.hyper))
+        for run in runs
+        if run.data == first
+    ]
+    centre = full[0]
+    for key in ("lr", "beta", "alpha"):
+        assert len({getattr(one, key) for one in full}) == 5
+    for one in full[1:]:
+        differ = [key for key in vars(one) if getattr(one, key) != getattr(centre, key)]
+        assert len(differ) == 1
+
+
+def test_the_docs_have_a_command_for_each() -> None:
+    text = (ROOT / "docs" / "paper.md").read_text()
+    for path in FILES:
+        if path.stem not in OTHERS:
+            assert f"`bayestta bench bench/{path.name}" in text
+        assert "bayestta bench" in path.read_text() or path.stem == "readme"

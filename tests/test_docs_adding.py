@@ -1,0 +1,104 @@
+"""docs/adding.md: its code runs as it stands, and its method keeps the contract."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import test_contract as contract
+from bayestta import adapter
+from bayestta.bench import Run, execute
+from bayestta.data import base, list_data
+
+PAGE = Path(__file__).parents[1] / "docs" / "adding.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.S | re.M)
+METHOD = "balance"
+WITH_TOWER = [
+    contract.test_one_finite_row_a_sample,
+    contract.test_predict_changes_nothing_and_repeats_itself,
+    contract.test_input_and_model_stay_untouched,
+    contract.test_two_adapters_on_one_model,
+    contract.test_same_seed_same_logits_and_restart_is_a_fresh_start,
+    contract.test_odd_batches,
+    contract.test_memory_stops_growing,
+    contract.test_merge_with_an_untouched_copy,
+    contract.test_nan_is_refused,
+    contract.test_unknown_hyperparameter,
+    contract.test_hyperparameters_are_told,
+    contract.test_cached_features_do_or_are_refused_with_a_cure,
+]
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory):
+    """What the page defines, all blocks run in one folder; nothing of it stays registered."""
+    folder, known = tmp_path_factory.mktemp("adding"), dict.fromkeys(adapter.methods())
+    names: dict = {"__name__": "adding"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for i, block in enumerate(BLOCKS):
+            exec(compile(block, f"docs/adding.md, block {i + 1}", "exec"), names)
+    yield names
+    for name in set(adapter._REGISTRY) - set(known):
+        del adapter._REGISTRY[name]
+    del base.REGISTRY["patches"]
+
+
+@pytest.fixture(scope="module", params=list(contract.TOWERS))
+def tower(page, request) -> contract.Tower:
+    return contract.Tower(request.param)
+
+
+def test_there_is_a_block_for_each(page):
+    assert len(BLOCKS) == 4
+    assert METHOD in adapter.methods()
+    assert "patches" in {info.name for info in list_data()}
+    assert isinstance(page["model"], page["VLM"])
+
+
+@pytest.mark.parametrize("check", WITH_TOWER, ids=lambda check: check.__name__)
+def test_the_method_keeps_the_contract(check, tower):
+    check(tower, METHOD)
+
+
+def test_the_method_goes_on_after_a_stop(tower, tmp_path):
+    contract.test_save_load_go_on(tower, METHOD, tmp_path)
+
+
+def test_the_method_runs_on_half_precision(page):
+    contract.test_bf16_weights(contract.Tower("LayerNorm", torch.bfloat16), METHOD)
+    contract.test_a_method_says_what_it_is(METHOD)
+
+
+def test_the_method_does_what_it_says(page):
+    """Balanced by hand, image by image."""
+    model, data = page["model"], page["data"]
+    made = adapter.make_adapter(METHOD, model, data.classes, data.templates, strength=0.5)
+    x = torch.stack([model.preprocess(data["dusk"][i][0]) for i in range(5)])
+    zero_shot = model.scale * model.encode_image(x) @ made.text.T
+    mass = [1.0] * 6
+    for row in zero_shot.softmax(1).tolist():
+        mass = [m + p for m, p in zip(mass, row, strict=True)]
+    prior = torch.tensor([m / sum(mass) for m in mass])
+    torch.testing.assert_close(made.adapt(x), zero_shot - 0.5 * prior.log())
+
+
+def test_the_three_work_together(page):
+    found = page["found"]
+    assert list(found) == ["zero-shot", "balance", "bayestta"]
+    for result in found.values():
+        assert result.n == 1800
+        assert [domain["name"] for domain in result.domains] == ["noon", "evening", "dusk"]
+        assert result.domains[0]["accuracy"] > 95  # of six colours, seen clearly
+    dusk = {method: result.domains[2]["accuracy"] for method, result in found.items()}
+    assert dusk["zero-shot"] < 90
+    assert dusk["bayestta"] > dusk["zero-shot"]
+
+
+def test_the_last_sentence_is_true(page):
+    assert 'execute(Run("patches", "hue", "balance"), model=model, data=data)' in PAGE.read_text()
+    result = execute(Run("patches", "hue", "balance"), model=page["model"], data=page["data"])
+    assert (result.method, result.model, result.data) == ("balance", "hue", "patches")
