@@ -7,16 +7,19 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint bench mini mini-rn mini-vit data clean
+.PHONY: help demo test test-all check lint bench mini mini-rn mini-vit data clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.installed ## zero-shot against BayesTTA on two streams that drift; writes demo.html
 	@$(BIN)/bayestta demo
 
 test: $(VENV)/.installed-dev data ## the tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
+
+test-all: test $(VENV)/.installed-all chromium ## the browser, optional packages and bench files too
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile tests_all
 
 check: lint test ## ruff, mypy, import contracts and the tests
 
@@ -40,7 +43,7 @@ data: $(VENV)/.installed
 
 clean: ## remove caches and build products; .venv and the data stay
 	rm -rf build dist demo.html .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
-	find src tests training benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests tests_all training benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch comes first, alone and pinned: resolved with the rest, pip may pick a build with gigabytes
 # of CUDA libraries.
@@ -56,6 +59,24 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "Installing the tools for tests …"
 	@$(PIP) -e '.[lit,dev]'
 	@touch $@
+
+$(VENV)/.installed-all: $(VENV)/.installed-dev
+	@echo "Installing the optional packages …"
+	@$(PIP) -e '.[all,dev]'
+	@touch $@
+
+.PHONY: chromium
+chromium:
+	@for name in chromium chromium-browser google-chrome google-chrome-stable; do \
+		if command -v $$name > /dev/null; then exit 0; fi; \
+	done; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+		echo "Installing Chromium …"; \
+		apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium > /dev/null; \
+	else \
+		echo "No Chromium found, which the tests of the report need: install it (Debian: as root," \
+			"apt-get install chromium), then run again." >&2; exit 1; \
+	fi
 
 .PHONY: venv
 venv:

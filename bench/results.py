@@ -12,7 +12,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from bayestta.bench import read_bench
-from bayestta.report import render_table
+from bayestta.report.formats import markdown
+from bayestta.report.groups import group
+from bayestta.report.tables import comparison
 from bayestta.result import Result
 
 HERE = Path(__file__).parent
@@ -59,7 +61,7 @@ def name(result: Result) -> str:
 
 
 def full(results: list[Result]) -> str:
-    return render_table(results, "markdown").strip()
+    return "\n\n".join(markdown(comparison(g)) for g in group(results))
 
 
 def by_name(results: list[Result]) -> str:

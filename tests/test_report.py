@@ -54,6 +54,7 @@ def run(
         "versions": {"python": "3.11.7", "torch": "2.13.0"},
         "seconds": {"data": 1.0, "encode": 2.0, "adapt": 3.0, "total": 6.0},
         "created": "2026-01-01T00:00:00+00:00",
+        "peak_memory_bytes": 2_345_000_000,
     }
     return Result(
         method=method,
@@ -95,6 +96,7 @@ def test_numbers_equal_numpy() -> None:
     assert ours["vs zero-shot"] == f"{difference.mean():+.1f} ± {difference.std(ddof=1):.1f}"
     assert zero["vs zero-shot"] == "–"
     assert (ours["ECE %"], ours["seconds"]) == ("10.0 ± 0.0", "6.0")
+    assert ours["MB"] == "2,345"
 
 
 def test_best_is_bold_and_ties_are_shared() -> None:
@@ -221,10 +223,10 @@ def test_markup_in_names_is_harmless() -> None:
     assert tex.count(r"\begin{tabular}") == tex.count(r"\end{tabular}") == 1
     body = tex.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
     header = next(x for x in tex.splitlines() if x.startswith("method"))
-    assert {len(re.findall(r"(?<!\\)&", x)) for x in [header, *body]} == {7}
+    assert {len(re.findall(r"(?<!\\)&", x)) for x in [header, *body]} == {8}
     md = render_table([odd], "markdown")
     counts = {len(re.findall(r"(?<!\\)\|", x)) for x in md.splitlines() if x.startswith("|")}
-    assert counts == {8}
+    assert counts == {9}
     assert "\\*z\\*" in md
 
 

@@ -55,7 +55,7 @@ def render_table(
         tables = [table for table in tables if "confusions" not in table.title]
         parts = [_terminal(table, width=width, bold=bold) for table in tables]
     elif format == "markdown":
-        parts = [_markdown(table) for table in tables]
+        parts = [markdown(table) for table in tables]
     else:
         parts = ["% \\usepackage{booktabs}", *(_latex(table) for table in tables)]
     return "\n\n".join(parts) + "\n"
@@ -100,7 +100,8 @@ def _visible(line: str) -> str:
     return re.sub("\x1b\\[[0-9]*m", "", line)
 
 
-def _markdown(table: Table) -> str:
+def markdown(table: Table) -> str:
+    """One table in Markdown, with its title as a heading."""
     def line(cells: Sequence[str]) -> str:
         return f"| {' | '.join(cells)} |"
 

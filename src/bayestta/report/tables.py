@@ -51,7 +51,7 @@ class Table:
 
 
 def comparison(group: Group, *, domains: int = DOMAINS) -> Table:
-    """Methods by domains: accuracy, its average, the difference to zero-shot, ECE and seconds.
+    """Methods by domains: accuracy, its average, the gain on zero-shot, ECE, seconds and memory.
 
     The average weighs images, not domains. Best cells of a column are bold, ties included; domains
     are left out where there are more than `domains`.
@@ -72,6 +72,11 @@ def comparison(group: Group, *, domains: int = DOMAINS) -> Table:
     columns.append(("ECE %", cells(ece, best=min)))
     seconds = [row.value(lambda run: run.seconds.get("total")) for row in rows]
     columns.append(("seconds", cells([v and Value(v.mean) for v in seconds])))
+    memory = [row.value(lambda run: run.peak_memory_bytes) for row in rows]
+    if any(memory):  # of the whole process, torch and the model included
+        columns.append(
+            ("MB", [Cell(NONE if v is None else f"{v.mean / 1e6:,.0f}") for v in memory])
+        )
     about = f"accuracy in %; {group.about}"
     table = by_columns(group.title, about, columns, range(start, end))
     return table if len(group.domains) <= domains else table.without_domains()

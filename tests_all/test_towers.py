@@ -1,0 +1,54 @@
+"""Grad-CAM of the architectures of the paper, with random weights, and of `lit`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from bayestta import load_model
+from bayestta.backends._torchvision import import_torchvision
+from bayestta.backends.open_clip import OpenCLIP, build
+from bayestta.gradcam import find_layer, grad_cam
+from bayestta.norms import norm_parameters
+
+
+def open_clip_model(name: str) -> OpenCLIP:
+    import_torchvision()
+    import open_clip
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        clip = build(open_clip.get_model_config(name))
+    with torch.no_grad():
+        for key, value in clip.visual.named_parameters():
+            if key.endswith("bn3.weight"):
+                value.fill_(1.0)  # open_clip starts them at zero, which stops all gradients
+    return OpenCLIP(name, clip, open_clip.get_tokenizer(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "grid"),
+    [
+        ("RN50", "layer4", 7),
+        ("ViT-B-16", "transformer.resblocks.11", 14),
+        ("lit", "backbone.bn2", 4),
+    ],
+)
+def test_layers_and_maps(name: str, where: str, grid: int) -> None:
+    model = load_model(name) if name == "lit" else open_clip_model(name)
+    generator = torch.Generator().manual_seed(1)
+    size = model.preprocess.size
+    x = torch.randn(2, 3, size, size, generator=generator)
+    text = functional.normalize(torch.randn(3, model.dim, generator=generator), dim=1)
+    layer = find_layer(model, x)
+    assert layer.name == where
+    maps = grad_cam(model, x, text, [0, 2], layer=layer)
+    assert maps.shape == (2, grid, grid)
+    assert torch.equal(maps.amax(dim=(1, 2)), torch.ones(2))
+    tuned = {key: 1.1 * value for key, value in norm_parameters(model.visual).items()}
+    moved = grad_cam(model, x, text, [0, 2], params=tuned, layer=layer)
+    assert not torch.allclose(maps, moved, atol=1e-3)
+    alone = grad_cam(model, x[1:], text, [2], layer=layer)
+    assert torch.allclose(alone[0], maps[1], atol=1e-3)
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.visual.modules())
