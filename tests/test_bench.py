@@ -7,19 +7,22 @@ import json
 import multiprocessing
 import os
 import signal
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from feature_file import feature_file, feature_run
 from filelock import FileLock
 from rich.console import Console
+from typer.testing import CliRunner
 
 from bayestta.bench import Event, Run, TimeLeft, execute, read_bench, run_bench
-from bayestta.bench.pool import _choose
+from bayestta.bench.pool import _choose, attempt
+from bayestta.cli import app
 from bayestta.cli.progress import BenchBars
 from bayestta.cli.screen import Screen
 from bayestta.result import Result
+from feature_file import feature_file, feature_run
 
 BENCH = """
 [bench]
@@ -241,3 +244,43 @@ def test_progress_of_all_and_of_each(terminal: bool, tmp_path: Path) -> None:
     assert ("12 of 36" in shown) is terminal
     assert ("3 of 3 runs" in shown) is terminal
     assert "left" in shown
+
+
+def test_the_command_reports_at_the_end_and_fails_if_one_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = feature_file(tmp_path / "f.safetensors")
+    plan = write(
+        tmp_path / "b.toml",
+        f'[[runs]]\ndata = "features"\nroot = "{path}"\nmodels = "features:{path}"\n'
+        'methods = ["zero-shot", "no-such-method"]\n',
+    )
+    done: list[tuple[int, int]] = []
+
+    def here(
+        runs: Sequence[Run], *, processes: int, threads: int, cache_gb: float
+    ) -> Iterator[Event]:
+        """The runs, in this process."""
+        done.append((processes, threads))
+        for run in runs:
+            kind, value = attempt(run, cache_gb)
+            if kind == "done":
+                yield Event(run, kind, result=Result.from_json(value))
+            else:
+                yield Event(run, kind, error=value[0], traceback=value[1])
+
+    monkeypatch.setattr("bayestta.bench.matrix.carry_out", here)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    words = ["bench", plan, "--folder", tmp_path / "runs", "-p", 9, "--out", tmp_path / "t.csv"]
+    first = CliRunner().invoke(app, [str(word) for word in words])
+    assert first.exit_code == 1
+    assert "points · features:clusters" in first.stdout
+    assert "1 of 2 runs failed: start again" in first.stderr
+    assert "<html" in (tmp_path / "runs" / "report.html").read_text()
+    assert "zero-shot" in (tmp_path / "t.csv").read_text()
+    assert len(list((tmp_path / "runs").glob("*.error.json"))) == 1
+    write(plan, plan.read_text().replace("no-such-method", "tda"))
+    second = CliRunner().invoke(app, [str(word) for word in words])
+    assert second.exit_code == 0, second.output
+    assert "1 of 2 runs are there already." in second.stderr
+    assert done == [(2, 3), (2, 3)]  # no more processes than runs

@@ -118,7 +118,10 @@ def answered(path: Path) -> list[dict[str, str]]:
 
 # --- help ---
 
-COMMANDS = (["demo"], ["run"], ["predict"], ["report"], ["list"], ["data"], ["data", "get"])
+COMMANDS = (
+    *(["demo"], ["run"], ["predict"], ["bench"], ["report"], ["features"], ["list"]),
+    *(["data"], ["data", "get"]),
+)
 
 
 @pytest.mark.parametrize("command", [[], *COMMANDS], ids=" ".join)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from feature_file import feature_file, feature_run
 from typer.testing import CliRunner
 
 from bayestta.adapter import make_adapter, methods
@@ -17,6 +16,7 @@ from bayestta.data import load_data, stream
 from bayestta.features import read_features
 from bayestta.model import load_model
 from bayestta.result import Result
+from feature_file import feature_file, feature_run
 
 LIMIT = 6
 

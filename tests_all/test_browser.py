@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chromium import Chromium, find
 
 from bayestta.bench import Run, execute
 from bayestta.paper import Paper
 from bayestta.report import write_report
+from chromium import Chromium, find
 
 if find() is None:
     pytest.fail("there is no Chromium: install the Debian package chromium.", pytrace=False)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from feature_file import feature_file
 
 SRC = str(Path(__file__).parents[1] / "src")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from feature_file import feature_file
 from typer.testing import CliRunner
 
 from bayestta.cli import app
 from bayestta.result import Result
+from feature_file import feature_file
 
 
 def run(tmp_path: Path, kind: str) -> Result:

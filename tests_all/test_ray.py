@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from feature_file import feature_file, feature_run
 
 from bayestta.bench import Event, execute, run_bench
+from feature_file import feature_file, feature_run
 
 pytest.importorskip("ray")
 

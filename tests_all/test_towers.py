@@ -45,10 +45,11 @@ def test_layers_and_maps(name: str, where: str, grid: int) -> None:
     assert layer.name == where
     maps = grad_cam(model, x, text, [0, 2], layer=layer)
     assert maps.shape == (2, grid, grid)
-    assert torch.equal(maps.amax(dim=(1, 2)), torch.ones(2))
+    assert maps.amax() == 1  # of random weights one map may well be empty
     tuned = {key: 1.1 * value for key, value in norm_parameters(model.visual).items()}
     moved = grad_cam(model, x, text, [0, 2], params=tuned, layer=layer)
     assert not torch.allclose(maps, moved, atol=1e-3)
-    alone = grad_cam(model, x[1:], text, [2], layer=layer)
-    assert torch.allclose(alone[0], maps[1], atol=1e-3)
+    for i, k in enumerate([0, 2]):
+        alone = grad_cam(model, x[i : i + 1], text, [k], layer=layer)
+        assert torch.allclose(alone[0], maps[i], atol=1e-3)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.visual.modules())

@@ -229,6 +229,6 @@ def _embed(z: NDArray[np.float32], start: Any, seed: int) -> NDArray[np.float32]
 
 def _unit(plane: NDArray[np.float32]) -> list[list[float]]:
     low, high = plane.min(0), plane.max(0)
-    scaled = (plane - low) / max(float((high - low).max()), 1e-12)
+    scaled = 0.5 + (plane - (low + high) / 2) / max(float((high - low).max()), 1e-12)
     listed: list[list[float]] = np.round(scaled.astype(float), 3).tolist()
     return listed

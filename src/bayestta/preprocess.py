@@ -95,10 +95,10 @@ class Preprocess:
 
     def normalise(self, levels: Tensor) -> Tensor:
         """Grey levels (B,C,H,W), 0 to 255 -> what the tower takes."""
-        x = levels.float() / 255
+        x = levels.contiguous() / 255  # a copy, in which the rest takes place
         mean = torch.tensor(self.mean, device=x.device).view(-1, 1, 1)
         std = torch.tensor(self.std, device=x.device).view(-1, 1, 1)
-        return ((x - mean) / std).contiguous()
+        return x.sub_(mean).div_(std)
 
     def _resize(self, x: Tensor, size: tuple[int, int]) -> Tensor:
         """Grey levels (B,C,H,W) as Pillow resizes them: columns, rounded, then rows."""

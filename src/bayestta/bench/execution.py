@@ -70,7 +70,8 @@ def execute(
     _check_pair(model, data)
     prompts = pick_templates(run.templates, data)
     adapter = make_adapter(run.method, model, data.classes, prompts, seed=run.seed, **run.hyper)
-    notes: dict[str, Any] = {} if run.label is None else {"label": run.label}
+    said = {"label": run.label, "options": run.options}
+    notes: dict[str, Any] = {key: value for key, value in said.items() if value}
     if state is not None and Path(state).exists():
         adapter.load(state)
         notes["state"] = f"went on from {state} after {adapter.samples} images"

@@ -92,7 +92,7 @@ class _Worker:
         theirs.close()
         self.run: Run | None = None
         self.last: Run | None = None
-        self.total, self.dead = 0, False
+        self.dead = False
 
     def give(self, run: Run) -> None:
         self.run = self.last = run
@@ -113,7 +113,6 @@ class _Worker:
             return Event(self.run, "done", result.n, result.n, result=result)
         if kind == "failed":
             return Event(self.run, "failed", error=value[0], traceback=value[1])
-        self.total = value[1]
         return Event(self.run, "step", *value)
 
 

@@ -70,6 +70,7 @@ def bench(
     from bayestta.bench import TimeLeft, read_bench, run_bench
     from bayestta.bench.pool import cores
     from bayestta.cli.progress import BenchBars
+    from bayestta.paper import Paper
     from bayestta.report import render_table, write_report
 
     runs = read_bench(file)
@@ -85,9 +86,11 @@ def bench(
     for name, error in failed.items():
         show.error(f"{name}: {error}")
     if results:
-        show.say(render_table(results, "terminal").rstrip("\n"))
+        reported = file.parent / "paper.json"  # the paper's numbers, where they lie beside the file
+        paper = Paper.load(reported) if reported.is_file() else None
+        show.say(render_table(results, "terminal", paper=paper).rstrip("\n"))
         for path in [where / "report.html", *(out or [])]:
-            write_report(results, path)
+            write_report(results, path, paper=paper)
             show.say(str(path))
     if failed:
         show.error(f"{len(failed)} of {len(runs)} runs failed: start again to try these alone.")

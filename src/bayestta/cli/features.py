@@ -84,7 +84,7 @@ def features(
             limit=limit,
             seed=seed,
             batch_size=batch_size,
-            progress=lambda domain, n: follow(SimpleNamespace(domain=domain, n=n, y=None)),
+            progress=lambda domain, n: follow(SimpleNamespace(domain=domain, n=n, y=None, round=1)),
             workers=workers,
             strict=strict,
         )

@@ -84,9 +84,9 @@ class Bars:
         self.progress = Progress(*columns, console=screen.err, disable=not self.live)
         self.tasks: dict[str, Any] = {}
         self.scores: dict[str, dict[str, str]] = {}  # domain -> method -> accuracy
-        # (method, domain) -> images, images with a label, hits
-        self.seen: dict[tuple[str, str], list[int]] = {}
-        self.last: tuple[str, str] | None = None
+        # (method, domain, round) -> images, images with a label, hits
+        self.seen: dict[tuple[str, str, int], list[int]] = {}
+        self.last: tuple[str, str, int] | None = None
 
     def __enter__(self) -> Bars:
         self.screen.note(self.title)
@@ -104,7 +104,7 @@ class Bars:
         """The callback for one method's pass over the stream."""
 
         def update(step: Step) -> None:
-            key = (method, step.domain)
+            key = (method, step.domain, step.round)
             if key != self.last:
                 self._finish()
                 self._begin(step.domain)
@@ -135,7 +135,7 @@ class Bars:
         """Where there are no bars, a line for the domain that has just ended."""
         if self.last is None or self.live:
             return
-        method, domain = self.last
+        method, domain, _ = self.last
         images = self.seen[self.last][0]
         score = self.scores.get(domain, {}).get(method)
         self.screen.note(f"  {domain}: {method}{f' {score}' if score else ''}, {images} images")

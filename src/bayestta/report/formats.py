@@ -102,6 +102,7 @@ def _visible(line: str) -> str:
 
 def markdown(table: Table) -> str:
     """One table in Markdown, with its title as a heading."""
+
     def line(cells: Sequence[str]) -> str:
         return f"| {' | '.join(cells)} |"
 
