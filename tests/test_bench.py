@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -284,3 +285,9 @@ def test_the_command_reports_at_the_end_and_fails_if_one_did(
     assert second.exit_code == 0, second.output
     assert "1 of 2 runs are there already." in second.stderr
     assert done == [(2, 3), (2, 3)]  # no more processes than runs
+
+
+def test_ray_is_asked_for_by_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
+    with pytest.raises(ImportError, match=r"pip install 'bayestta\[ray\]'"):
+        run_bench([ONE], tmp_path, ray=True)

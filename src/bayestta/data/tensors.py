@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 GIGABYTE = 10**9
 CHUNK = 128  # images that are made at once
-FRESH = 600  # seconds for which a file is not dropped: a stream larger than the cache would else
-# drop each of its files just before coming to it again
+FRESH = (
+    600  # seconds without dropping: a stream larger than the cache would drop what it needs next
+)
 Indices = NDArray[np.int64]
 
 
@@ -51,10 +52,8 @@ class Kept:
         """(n,C,H,W) float32."""
         at = np.searchsorted(self._index, np.asarray(positions))
         found = torch.from_numpy(self._rows[at])
-        if found.dtype != torch.uint8:
-            return found
-        levels: Tensor = self._transform.normalise(found)
-        return levels
+        made: Tensor = self._transform.normalise(found) if found.dtype == torch.uint8 else found
+        return made
 
 
 class TensorCache:
