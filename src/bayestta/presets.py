@@ -73,8 +73,8 @@ PRESETS = {
         beta=0.99,
         guard=False,
     ),
-    # The paper leaves open its ridge, sigma^2, alpha, rate, decay and first class counts: the values
-    # here are chosen by us, within what it says.
+    # The paper leaves open its ridge, sigma^2, alpha, rate, decay and first class counts: these
+    # are chosen by us, within what it says.
     "paper": Settings(
         responsibilities="posterior",
         softness=1.0,
