@@ -35,6 +35,8 @@ def worst(ours: list[Result], theirs: list[Result]) -> str:
 def main(folder: str) -> None:
     streams: dict[tuple[str, str], Rows] = defaultdict(lambda: defaultdict(list))
     for path in sorted(Path(folder).glob("*.json")):
+        if path.name.endswith(".error.json"):
+            continue
         result = Result.load(path)
         preset, alpha = result.hyper.get("preset", ""), result.hyper.get("alpha")
         name = f"released {alpha:g}" if preset == "released" else preset or result.method

@@ -280,6 +280,9 @@ def test_the_command_reports_at_the_end_and_fails_if_one_did(
     assert "<html" in (tmp_path / "runs" / "report.html").read_text()
     assert "zero-shot" in (tmp_path / "t.csv").read_text()
     assert len(list((tmp_path / "runs").glob("*.error.json"))) == 1
+    table = CliRunner().invoke(app, ["report", *map(str, (tmp_path / "runs").glob("*.json"))])
+    assert table.exit_code == 0, table.output
+    assert "Left out 1 of 2 files" in table.stderr
     write(plan, plan.read_text().replace("no-such-method", "tda"))
     second = CliRunner().invoke(app, [str(word) for word in words])
     assert second.exit_code == 0, second.output

@@ -57,6 +57,10 @@ def report(
             f"{len(missing)} of {len(files)} files are not there ({', '.join(missing[:3])}): "
             "pass files that `bayestta run --out` wrote."
         )
+    failed = [path for path in files if path.name.endswith(".error.json")]
+    if failed and len(failed) < len(files):  # `runs/*.json` of a bench in which some failed
+        show.note(f"Left out {len(failed)} of {len(files)} files, which tell of runs that failed.")
+        files = [path for path in files if path not in failed]
     results = [Result.load(path) for path in files]
     told = None if paper is None else Paper.load(paper)
     if not out:

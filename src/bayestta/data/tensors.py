@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
 GIGABYTE = 10**9
 CHUNK = 128  # images that are made at once
-FRESH = (
-    600  # seconds without dropping: a stream larger than the cache would drop what it needs next
-)
+FRESH = 600  # seconds without dropping: a stream beyond the size would drop what it needs next
 Indices = NDArray[np.int64]
 
 
