@@ -106,6 +106,8 @@ class Adapter:
         plain = getattr(x, "plain", x)
         if len(plain) == 0:
             raise ValueError("the batch is empty: give at least 1 image.")
+        if torch.isfinite(plain.sum()):  # one pass for the usual case
+            return
         bad = ~torch.isfinite(plain.flatten(1)).all(1)
         if bad.any():
             first = int(bad.nonzero()[0])

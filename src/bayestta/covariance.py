@@ -16,10 +16,17 @@ FORMS = ("box", "paper", "released")
 SAMPLES_A_DIMENSION = 3  # in the smallest class, for Box's approximation to hold its level
 
 
-def shrink(cov: Tensor, amount: float | Tensor, variance: float | None = None) -> Tensor:
+def shrink(
+    cov: Tensor,
+    amount: float | Tensor,
+    variance: float | None = None,
+    *,
+    overwrite: bool = False,
+) -> Tensor:
     """(1 - amount) cov + amount * variance * I; the variance is the diagonal's mean unless given.
 
-    `amount` is a number for all, or (K,) for the covariances (K,D,D) of K classes.
+    `amount` is a number for all, or (K,) for the covariances (K,D,D) of K classes; `overwrite`
+    takes the place of `cov`, which saves a matrix.
 
     >>> shrink(torch.diag(torch.tensor([1.0, 3.0])), 0.5)
     tensor([[1.5000, 0.0000],
@@ -30,7 +37,7 @@ def shrink(cov: Tensor, amount: float | Tensor, variance: float | None = None) -
     level = (
         cov.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None] if variance is None else variance
     )
-    shrunk = (1 - share) * cov
+    shrunk = cov.mul_(1 - share) if overwrite else (1 - share) * cov
     shrunk.diagonal(dim1=-2, dim2=-1).add_((share * level).squeeze(-1))
     return shrunk
 

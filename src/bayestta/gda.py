@@ -100,7 +100,8 @@ class White:
         if self.factor is None:
             weight = self.whiten @ (self.mean @ self.whiten).T
         else:
-            weight = torch.cholesky_solve(self.mean.T, self.factor)
+            white = torch.linalg.solve_triangular(self.factor, self.mean.T, upper=False)
+            weight = torch.linalg.solve_triangular(self.factor.mT, white, upper=True)
         middle = self.origin.to(self.kind) + 0.5 * self.mean  # (k,D)
         return weight, -(middle.T * weight).sum(0)
 

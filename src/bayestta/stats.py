@@ -86,12 +86,19 @@ class GaussianStats:
     def _add_outer(self, *pairs: tuple[Tensor, Tensor]) -> None:
         """Add the outer products of paired rows: all to one scatter, or row k to class k's."""
         if self.structure == "shared":
-            left, right = (torch.cat([pair[side] for pair in pairs]) for side in (0, 1))
-            self.scatter.addmm_(left.T, right)  # one pass over (D,D) for all
+            # one pass over (D,D) for all; few rows are cheaper to gather than (D,D) is to pass
+            left, right = pairs[0]
+            if len(pairs) > 1:
+                left, right = (torch.cat([pair[side] for pair in pairs]) for side in (0, 1))
+            self.scatter.addmm_(left.T, right)
             return
+        # float64 until they are added: the pairs may cancel
         lefts, rights = (torch.stack([pair[side] for pair in pairs]) for side in (0, 1))
+        if self.scatter.shape[-1] <= SMALL:
+            self.scatter += torch.einsum("pki,pkj->kij", lefts, rights).to(self.wide)
+            return
         for k, scatter in enumerate(self.scatter):
-            scatter += lefts[:, k].T @ rights[:, k]  # float64 up to here: the pairs may cancel
+            scatter += lefts[:, k].T @ rights[:, k]
 
     @property
     def count(self) -> Tensor:
@@ -141,7 +148,8 @@ class GaussianStats:
             origin = z.mean(0)  # far features would cancel to nothing about zero
             z, batch = z - origin, batch - origin
             within = (z, weight.sum(1)[:, None] * z)
-            self._add_outer(within, (batch, -n[:, None] * batch), between)
+            self._add_outer(within)
+            self._add_outer((batch, -n[:, None] * batch), between)
             return
         if z.shape[1] <= SMALL:
             origin = z.mean(0)

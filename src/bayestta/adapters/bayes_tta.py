@@ -264,7 +264,7 @@ class BayesTTA(Adapter):
         return found if self.set.write_back else self._regularised(found)  # never twice
 
     def _regularised(self, cov: Tensor) -> Tensor:
-        return shrink(cov, self.set.shrinkage, self.set.variance or None)  # Eq. 23
+        return shrink(cov, self.set.shrinkage, self.set.variance or None, overwrite=True)  # Eq. 23
 
     # --- sketch refinement by discriminant analysis ---
 
