@@ -157,7 +157,7 @@ SECTIONS: dict[str, tuple[str, str, Callable[[list[Result]], str]]] = {
         full,
     ),
     "tent_collapse": (
-        "TENT-continual collapses",
+        "TENT-continual, and where it collapses",
         "Batches of 16, so more than 500 steps. Ten classes: 10 % is one answer for everything.",
         collapse,
     ),
