@@ -177,8 +177,8 @@ SECTIONS: dict[str, tuple[str, str, Callable[[list[Result]], str]]] = {
     "batch_size": ("Batch size", "", batch_size),
     "efficiency": (
         "Accuracy against time",
-        "CoTTA, WATT and the 64-view methods are in the section on all methods. The forward "
-        "multiples of benchmarks/methods.py say more than these seconds.",
+        "One process on one thread, with nothing else running. CoTTA, WATT and the 64-view methods "
+        "are in the section on all methods; benchmarks/methods.py counts forwards.",
         efficiency,
     ),
     "controls": ("Other orders", "", controls),
@@ -199,8 +199,9 @@ def main(folder: str) -> None:
     print(
         "# Results\n\nMeasured on two CPU cores without a GPU, seeds as shown, accuracy in % (mean "
         "± sample deviation over seeds). Written by `python bench/results.py runs` from the "
-        "folders that `bayestta bench` fills. Seconds were taken while other programs ran, so they "
-        "say little; [speed.md](speed.md) has ratios measured in one run.\n"
+        "folders that `bayestta bench` fills. Except under accuracy against time, seconds were "
+        "taken while other programs ran, and say little; [speed.md](speed.md) has ratios measured "
+        "in one run.\n"
     )
     for key, (title, about, make) in SECTIONS.items():
         if any((Path(folder) / key).glob("*.json")):
