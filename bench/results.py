@@ -9,12 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
 from bayestta.bench import read_bench
 from bayestta.report.formats import markdown
-from bayestta.report.groups import group
-from bayestta.report.tables import comparison
+from bayestta.report.groups import Value, group, name
+from bayestta.report.tables import comparison, number
 from bayestta.result import Result
 
 HERE = Path(__file__).parent
@@ -24,10 +24,7 @@ Read = Callable[[Result], float | None]
 
 def spread(numbers: Iterable[float | None]) -> str:
     """Mean ± deviation over the seeds."""
-    known = [x for x in numbers if x is not None]
-    if not known:
-        return "–"
-    return f"{fmean(known):.2f}" + (f" ± {stdev(known):.2f}" if len(known) > 1 else "")
+    return number(Value.of(list(numbers)), digits=2)
 
 
 def pivot(results: list[Result], row: Key, column: Key, read: Read, corner: str) -> str:
@@ -51,10 +48,6 @@ def accuracy(result: Result) -> float:
 
 def stream(result: Result) -> str:
     return f"{result.data}, {result.model}"
-
-
-def name(result: Result) -> str:
-    return str(result.notes.get("label") or result.method)
 
 
 # --- a section each ---

@@ -10,7 +10,6 @@ import json
 import os
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -18,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from bayestta.files import replacing
 from bayestta.model import VLM
 from bayestta.names import unknown
 from bayestta.text import check_names, check_templates, classifier
@@ -204,12 +204,9 @@ class Adapter:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state as safetensors with a JSON header, atomically."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(path.name + ".partial")
         tensors = {key: value.contiguous() for key, value in self.state_dict().items()}
-        save_file(tensors, partial, metadata={"bayestta": json.dumps(self.header())})
-        os.replace(partial, path)
+        with replacing(path) as part:
+            save_file(tensors, part, metadata={"bayestta": json.dumps(self.header())})
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Go on from a file that `save` wrote; another method, model, class list or setting is

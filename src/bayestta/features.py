@@ -12,7 +12,6 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bayestta.data.streaming import stream
+from bayestta.files import replacing
 from bayestta.text import check_templates, prompts
 
 if TYPE_CHECKING:
@@ -129,12 +129,6 @@ def write_features(
     tensors = {"images": images, "text": model.encode_text(lines).float().cpu().contiguous()}
     if data.labelled:
         tensors["labels"] = torch.cat(labels)
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        save_file(tensors, partial, metadata={KEY: json.dumps(header)})
-        os.replace(partial, target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with replacing(path) as part:
+        save_file(tensors, part, metadata={KEY: json.dumps(header)})
     return len(images)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any
+
+from bayestta.files import replacing
 
 SCHEMA = 1
 PACKAGES = {
@@ -192,15 +193,8 @@ def plain(value: Any) -> Any:
 
 
 def write_atomic(path: str | Path, text: str) -> None:
-    """Write beside the file, then rename: readers and crashes see the old file or the new one."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with part.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    """Write a text, whole or not at all, and through to the disk."""
+    with replacing(path) as part, part.open("x", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())

@@ -288,9 +288,7 @@ class BayesTTA(Adapter):
         if self.stats.seen.sum() <= 0:
             return base, alpha
         unit = 1.0
-        if self.set.units != "spread":
-            score = self._classes()(z).to(z.dtype)
-        else:
+        if self.set.units == "spread":
             score = self._classes().contrast(z).to(z.dtype)
             gauge = self._gauge(sketch, score)
             unit = float(gauge[0] / gauge[1].clamp_min(1e-12))
@@ -299,6 +297,8 @@ class BayesTTA(Adapter):
                 alpha *= min(1.0, float(gauge[2]) / self.set.doubt)
             if remember:
                 self.gauge = gauge
+        else:
+            score = self._classes()(z).to(z.dtype)
         score = alpha * unit * score
         fused = score if self.set.fusion == "gda" else base + score
         if remember:

@@ -22,6 +22,7 @@ from bayestta.adapter import register
 from bayestta.adapters.zero_shot import ZeroShot
 from bayestta.data.base import Data, Dataset, generator, permutation
 from bayestta.data.views import random_crop
+from bayestta.files import replacing
 from bayestta.model import VLM
 from bayestta.names import unknown
 from bayestta.prompts import PromptLearner
@@ -88,12 +89,9 @@ def places(n: int) -> str:
 
 def save_context(context: Tensor, path: str | os.PathLike[str], **about: Any) -> None:
     """Write a learnt context (n,W) as safetensors, with `about` as JSON in its header."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
     tensors = {"ctx": context.detach().float().cpu().contiguous()}
-    save_file(tensors, partial, metadata={"coop": json.dumps(about)})
-    os.replace(partial, path)
+    with replacing(path) as part:
+        save_file(tensors, part, metadata={"coop": json.dumps(about)})
 
 
 def load_context(path: str | os.PathLike[str]) -> Tensor:

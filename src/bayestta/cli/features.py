@@ -24,29 +24,18 @@ from bayestta.cli.settings import parse_options
 def features(
     ctx: typer.Context,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file, as safetensors.")],
-    data: Annotated[
-        str, typer.Option("--data", "-d", help="See `bayestta list data`.")
-    ] = "cifar10-light",
+    data: jobs.DataName = "cifar10-light",
     model: jobs.Model = jobs.MODEL,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Images a domain, at most.")
-    ] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1)] = 128,
+    limit: jobs.Limit = None,
+    batch_size: jobs.BatchSize = 128,
     seed: Annotated[int, typer.Option("--seed", help="Of the choice that --limit makes.")] = 0,
-    split: Annotated[
-        str | None, typer.Option("--split", help="Which images, such as test or all.")
-    ] = None,
+    split: jobs.Split = None,
     templates: Annotated[
         list[str] | None,
         typer.Option("--templates", help="Prompts beside the data's own: single, seven, eighty."),
     ] = None,
-    root: Annotated[
-        Path | None, typer.Option("--root", help="Folder of the cached data, or of your images.")
-    ] = None,
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="KEY=VALUE", help="Of the data set; may be repeated."),
-    ] = None,
+    root: jobs.Root = None,
+    option: jobs.Option = None,
     device: jobs.Device = "cpu",
     precision: jobs.Precision = "fp32",
     workers: jobs.Workers = 0,

@@ -32,6 +32,17 @@ Seed = Annotated[int, typer.Option("--seed", help="Of the order of the images an
 Templates = Annotated[
     str, typer.Option("--templates", help="Prompts: data (its own), single, seven or eighty.")
 ]
+DataName = Annotated[str, typer.Option("--data", "-d", help="See `bayestta list data`.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Images a domain, at most.")]
+BatchSize = Annotated[int, typer.Option("--batch-size", "-b", min=1)]
+Split = Annotated[str | None, typer.Option("--split", help="Which images, such as test or all.")]
+Root = Annotated[
+    Path | None, typer.Option("--root", help="Folder of the cached data, or of your images.")
+]
+Option = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="KEY=VALUE", help="Of the data set; may be repeated."),
+]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps …")]
 Precision = Annotated[str, typer.Option("--precision", help="Of the weights: fp32, bf16 or fp16.")]
 Workers = Annotated[

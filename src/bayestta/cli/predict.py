@@ -50,7 +50,7 @@ def predict(
         str,
         typer.Option("--sort", help="Order of the stream: name, or time (taken, or of the file)."),
     ] = "name",
-    batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1)] = 64,
+    batch_size: jobs.BatchSize = 64,
     state: Annotated[
         Path | None,
         typer.Option("--state", help="Go on from this file where it exists; see above."),

@@ -29,14 +29,10 @@ if TYPE_CHECKING:
 def run(
     ctx: typer.Context,
     method: jobs.Method = jobs.METHOD,
-    data: Annotated[
-        str, typer.Option("--data", "-d", help="See `bayestta list data`.")
-    ] = "cifar10-light",
+    data: jobs.DataName = "cifar10-light",
     model: jobs.Model = jobs.MODEL,
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Images a domain, at most.")
-    ] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1)] = 128,
+    limit: jobs.Limit = None,
+    batch_size: jobs.BatchSize = 128,
     seed: jobs.Seed = 0,
     set_: jobs.Set = None,
     out: Annotated[
@@ -45,9 +41,7 @@ def run(
     order: Annotated[
         str, typer.Option("--order", help="Of the stream: time, shuffled, correlated or given.")
     ] = "time",
-    split: Annotated[
-        str | None, typer.Option("--split", help="Which images, such as test or all.")
-    ] = None,
+    split: jobs.Split = None,
     templates: jobs.Templates = "data",
     reset: Annotated[
         str | None,
@@ -57,16 +51,11 @@ def run(
         Path | None,
         typer.Option("--state", help="Go on from this file if it exists; save to it at the end."),
     ] = None,
-    root: Annotated[
-        Path | None, typer.Option("--root", help="Folder of the cached data, or of your images.")
-    ] = None,
+    root: jobs.Root = None,
     device: jobs.Device = "cpu",
     precision: jobs.Precision = "fp32",
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="Walks through all domains.")] = 1,
-    option: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="KEY=VALUE", help="Of the data set; may be repeated."),
-    ] = None,
+    option: jobs.Option = None,
     label: Annotated[str | None, typer.Option("--label", help="Its name in reports.")] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Add t-SNE and Grad-CAM pictures for the report.")

@@ -73,7 +73,7 @@ def coop(
         typer.Option("--tokens", min=1, help="Start from that many random vectors instead."),
     ] = None,
     lr: Annotated[float, typer.Option("--lr", min=0, help="The rate of the SGD.")] = 0.002,
-    batch_size: Annotated[int, typer.Option("--batch-size", "-b", min=1)] = 32,
+    batch_size: jobs.BatchSize = 32,
     seed: Annotated[int, typer.Option("--seed", help="Of the images drawn and their crops.")] = 1,
     split: Annotated[
         str | None, typer.Option("--split", help="Which images; by default held-out, never test.")
