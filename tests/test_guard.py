@@ -97,13 +97,13 @@ def test_a_sketch_of_one_class_asks_no_more_of_the_answer():
 
 
 def test_a_state_is_proven_by_what_follows():
-    guard, labels = Guard(4, memory=200.0), torch.arange(50) % 4
+    guard, labels = Guard(4, memory=100.0), torch.arange(50) % 4
     first = guard.step(one_hot(labels), one_hot(labels))
     second = guard.step(one_hot(labels), one_hot(labels))
     assert first["healthy"]
     assert not first["proven"]
     assert second["proven"]
-    # collapsed just now: the means still look healthy, but half a memory later they do not
+    # collapsed just now: the means still look healthy, but a memory later they do not
     guard.age = 0.0
     late = [guard.step(one_hot([0] * 25), one_hot(labels[:25])) for _ in range(8)]
     assert late[0]["healthy"]
@@ -197,19 +197,19 @@ def test_the_published_forms_have_no_guard(preset):
 
 
 def test_poisoned_statistics_are_left_behind_without_refinement_too():
-    model, stream = world(5, batch=64, batches=14, signal=1.0)
+    model, stream = world(5, batch=64, batches=18, signal=1.0)
     adapter = make(model, refine=False)
-    for x, _ in stream[:6]:
+    for x, _ in stream[:10]:
         adapter.adapt(x)
     assert float(adapter.good["stats/count"].sum()) > 0  # proven by now
     good = {key: value.clone() for key, value in adapter.good.items()}
     state = adapter.state_dict()
     state["stats/mean"][1:] += 10  # every answer is now the first class
     adapter.load_state_dict(state)
-    x, _ = stream[6]
+    x, _ = stream[10]
     assert (adapter.predict(x).argmax(1) == 0).all()
     returned = None
-    for x, _ in stream[6:]:
+    for x, _ in stream[10:]:
         answer = adapter.adapt(x)
         if adapter.events and returned is None:
             returned = answer

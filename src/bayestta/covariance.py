@@ -21,24 +21,22 @@ def shrink(
     amount: float | Tensor,
     variance: float | None = None,
     *,
-    overwrite: bool = False,
+    scale: Tensor | None = None,
 ) -> Tensor:
     """(1 - amount) cov + amount * variance * I; the variance is the diagonal's mean unless given.
 
-    `amount` is a number for all, or (K,) for the covariances (K,D,D) of K classes; `overwrite`
-    takes the place of `cov`, which saves a matrix.
+    `amount` is a number for all, or (K,) for the covariances (K,D,D) of K classes; so is `scale`,
+    by which `cov` is multiplied first, in the same pass.
 
     >>> shrink(torch.diag(torch.tensor([1.0, 3.0])), 0.5)
     tensor([[1.5000, 0.0000],
             [0.0000, 2.5000]])
     """
     share = torch.as_tensor(amount, dtype=cov.dtype, device=cov.device)
-    share = share[:, None, None] if share.ndim == 1 else share
-    level = (
-        cov.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None] if variance is None else variance
-    )
-    shrunk = cov.mul_(1 - share) if overwrite else (1 - share) * cov
-    shrunk.diagonal(dim1=-2, dim2=-1).add_((share * level).squeeze(-1))
+    scale = cov.new_ones(()) if scale is None else scale.to(cov.dtype)
+    level = scale * cov.diagonal(dim1=-2, dim2=-1).mean(-1) if variance is None else variance
+    shrunk = ((1 - share) * scale)[..., None, None] * cov
+    shrunk.diagonal(dim1=-2, dim2=-1).add_((share * level)[..., None])
     return shrunk
 
 

@@ -28,7 +28,7 @@ class Guard:
     often they agree, the mean entropy, and the effective number of predicted classes. Collapse is
     said when the answer uses fewer than `share` of the classes that the sketch uses, or agrees with
     it less often than chance would. As a mean over many samples lags behind, a state is `proven`
-    not by the signs of its own step, but by healthy ones half a memory later.
+    not by the signs of its own step, but by healthy ones a memory later.
     """
 
     classes: int
@@ -73,7 +73,7 @@ class Guard:
             "classes": used,
             "sketch_classes": expected,
             "healthy": healthy,
-            "proven": healthy and self.age >= 0.5 * self.memory,
+            "proven": healthy and self.age >= self.memory,
             "collapse": reason,
         }
 

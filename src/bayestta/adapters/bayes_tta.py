@@ -228,7 +228,7 @@ class BayesTTA(Adapter):
         self.stats.update(z, responsibilities)  # Eqs. 19 to 22
         if self.set.write_back:  # the arrow of Eq. 23
             weight = self.stats.weight.to(self.stats.scatter.dtype)[..., None, None]
-            self.stats.scatter = self._regularised(self.stats.covariance()) * weight
+            self.stats.scatter = self._regularised() * weight
         if self.set.test == "box" and self.structure is None:
             self._probe(z, responsibilities)
             self._test_evidence()
@@ -259,12 +259,10 @@ class BayesTTA(Adapter):
         start = self.text.new_zeros(len(self.names), COMPONENTS)
         return GaussianStats(start, structure="per-class", prior_count=0.0, wide=torch.float64)
 
-    def _covariance(self) -> Tensor:
-        found = self.stats.covariance()
-        return found if self.set.write_back else self._regularised(found)  # never twice
-
-    def _regularised(self, cov: Tensor) -> Tensor:
-        return shrink(cov, self.set.shrinkage, self.set.variance or None, overwrite=True)  # Eq. 23
+    def _regularised(self) -> Tensor:
+        """Eq. 23."""
+        amount, variance = self.set.shrinkage, self.set.variance or None
+        return shrink(self.stats.scatter, amount, variance, scale=1 / self.stats.weight)
 
     # --- sketch refinement by discriminant analysis ---
 
@@ -277,7 +275,8 @@ class BayesTTA(Adapter):
             rtol = None
             if self.set.truncate:
                 rtol = self.set.pinv_rtol or self.model.dim * torch.finfo(torch.float32).eps
-            cov = self._covariance()
+            written = self.set.write_back  # then it was regularised already
+            cov = self.stats.covariance() if written else self._regularised()
             kind = torch.promote_types(self.text.dtype, cov.dtype)
             self._fitted = Discriminant(self.stats.mean, cov.to(kind), prior, rtol=rtol)
         return self._fitted
