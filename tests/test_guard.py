@@ -197,19 +197,19 @@ def test_the_published_forms_have_no_guard(preset):
 
 
 def test_poisoned_statistics_are_left_behind_without_refinement_too():
-    model, stream = world(5, batch=64, batches=18, signal=1.0)
+    model, stream = world(5, batch=64, batches=16, signal=1.0)
     adapter = make(model, refine=False)
-    for x, _ in stream[:10]:
+    for x, _ in stream[:8]:
         adapter.adapt(x)
     assert float(adapter.good["stats/count"].sum()) > 0  # proven by now
     good = {key: value.clone() for key, value in adapter.good.items()}
     state = adapter.state_dict()
     state["stats/mean"][1:] += 10  # every answer is now the first class
     adapter.load_state_dict(state)
-    x, _ = stream[10]
+    x, _ = stream[8]
     assert (adapter.predict(x).argmax(1) == 0).all()
     returned = None
-    for x, _ in stream[10:]:
+    for x, _ in stream[8:]:
         answer = adapter.adapt(x)
         if adapter.events and returned is None:
             returned = answer
