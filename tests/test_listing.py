@@ -26,7 +26,7 @@ SPEC = {
     "cotta": (3, 1, 1, "never", "before"),
     "rotta": (3, 1, 1, "never", "before"),
     "tpt": (64, 0, 64, "batch", "after"),
-    "adaprompt": (1, 0, 1, "never", "after"),
+    "adaprompt": (1, 0, 1, "domain", "after"),
     "tda": (1, 0, 1, "never", "after"),
     "watt": (81, 80, 1, "batch", "after"),
     "dpe": (1, 0, 1, "never", "after"),
@@ -73,7 +73,7 @@ def test_views_reset_and_answer_are_the_specification_s(listed, name):
         ("rotta", "extension"),
         ("watt", "extension"),
         ("dynaprompt", "paper"),
-        ("adaprompt", "reset=domain"),
+        ("adaprompt", "carry=False"),
         ("dpe", "CuPL"),
     ],
 )

@@ -64,8 +64,8 @@ class AdaPrompt(Adapter):
         `double_softmax`: cross-entropy of the softmax of probabilities, as in the official code,
         whose gradients are very small; `cross_entropy`: what was meant.
     carry
-        `restart` keeps the prompts and takes them for the first forms. With reset by domain this
-        is what the official code does, as its prompts escape the reset that was meant.
+        `restart` keeps the prompts and takes them for the first forms, as in the official code,
+        whose prompts escape the reset that was meant; False is that reset.
     """
 
     name = "adaprompt"
@@ -75,10 +75,12 @@ class AdaPrompt(Adapter):
     cost = "1 forward an image; text tower 6 forwards + 3 backwards a batch"
     fidelity = (
         "code, in float32 without its gradient scaler; the buffer keeps features instead of "
-        "images; reset=domain is the intended form, with carry=True the one that the code runs; "
-        "prompts are its own, not the data set's templates"
+        "images; a new domain clears buffer and optimiser but carries the prompts, which the code "
+        "fails to reset (carry=False does, reset=never clears nothing); prompts are its own, not "
+        "the data set's templates"
     )
     answer = "after"
+    reset = "domain"
     needs_encoder = True
 
     def __init__(
@@ -93,7 +95,7 @@ class AdaPrompt(Adapter):
         confidence: float = 0.7,
         capacity: int = 64,
         loss: str = "double_softmax",
-        carry: bool = False,
+        carry: bool = True,
     ) -> None:
         if loss not in LOSSES:
             raise ValueError(unknown("loss of adaprompt", loss, LOSSES))
