@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bayestta.adapters import bayes_tta
+from bayestta import stats
 from bayestta.adapters.bayes_tta import BayesTTA
 from fake_vlm import Fake, names, world
 from literal_bayestta import Paper, Released
@@ -328,7 +328,7 @@ def test_equal_covariances_stay_shared(seed):
 
 
 def test_a_covariance_a_class_that_does_not_fit_stays_shared(monkeypatch):
-    monkeypatch.setattr(bayes_tta.stats, "BUDGET_BYTES", 2 * 11 * 11 * 8 - 1)
+    monkeypatch.setattr(stats, "BUDGET_BYTES", 2 * 11 * 11 * 8 - 1)
     model, stream = flat_world(different=True)
     adapter = make(model, **waiting())
     for x in stream:
@@ -387,7 +387,7 @@ def test_save_load_go_on_equals_never_stopping(tmp_path, hyper):
     other.load(tmp_path / "state.safetensors")
     assert same_state(adapter, other)
     if not hyper:
-        assert other.probe is not None
+        assert other.test.probe is not None
         assert other.watch.sums[0] > 0
         assert float(other.trial["stats/count"].sum()) > 0
     assert other.summary() == adapter.summary()

@@ -205,6 +205,22 @@ class GaussianStats:
         self.mean = self.mean + (b * t - m * s) / total
         self.seen = self.seen + other.seen
 
+    def per_class(self) -> GaussianStats:
+        """The same with a scatter a class, which starts from the shared covariance."""
+        split = GaussianStats(
+            self.prior_mean,
+            structure="per-class",
+            centre=self.centre,
+            prior_count=self.prior_count,
+            prior_scatter=self.prior_scatter,
+            epsilon=self.epsilon,
+            wide=self.wide,
+        )
+        split.seen, split.mean = self.seen, self.mean
+        weight = split.weight.to(self.wide)[:, None, None]
+        split.scatter = weight * self.covariance().to(self.wide)
+        return split
+
     def state_dict(self) -> dict[str, Tensor]:
         """The three sums; `count` is without the prior."""
         state = {"count": self.seen, "mean": self.mean, "scatter": self.scatter}

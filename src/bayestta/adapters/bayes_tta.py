@@ -16,35 +16,20 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from bayestta import stats
 from bayestta.adapter import Adapter, register
-from bayestta.covariance import box_m, pca, pca_basis, shrink, soft_covariances
+from bayestta.covariance import shrink
+from bayestta.fusion import Fusion
 from bayestta.gda import Discriminant
 from bayestta.guard import Guard
+from bayestta.homogeneity import Homogeneity
 from bayestta.model import VLM
 from bayestta.norms import norm_parameters
 from bayestta.presets import Settings, settings
-from bayestta.stats import GaussianStats
+from bayestta.stats import STRUCTURES, GaussianStats
 from bayestta.tuned import Tuned
 
-COMPONENTS = 10  # principal components of the homogeneity test
-SAMPLES_A_DIMENSION = 10  # that every class must have before it gets a covariance of its own
-TEST_EVERY = 8  # steps between tests that could change nothing yet and are for the record
 PROBE = 16  # one image in sixteen also goes through the pristine tower, for the guard
-STEADY = 32  # samples over which spreads are smoothed: matters for small batches only
 EVENTS = 20  # returns of the guard that are told in detail, the latest
-UNTESTED: dict[str, Any] = {  # what a result says of a test that was not carried out
-    "statistic": None,
-    "critical": None,
-    "df1": None,
-    "df2": None,
-    "usable": False,
-    "rejects": False,
-}
-
-
-def _too_few(z: Tensor) -> str:
-    return f"{z.shape[0]} images of {z.shape[1]} features have no {COMPONENTS} principal components"
 
 
 def _part(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -126,24 +111,23 @@ class BayesTTA(Adapter):
         super().restart()
         self.returns = 0
         self.tuned.restart()
-        forced = self.set.test if self.set.test in stats.STRUCTURES else None
-        self.structure: str | None = forced  # None until the test has spoken
-        why = "the structure was forced" if forced else "nothing was seen yet"
-        self.outcome: dict[str, Any] = {"test": self.set.test, **UNTESTED, "reason": why}
-        self.stats = self._statistics(forced or "shared")
+        self.test = Homogeneity(self.set.test)
+        self.stats = self._statistics()
         self._fitted: Discriminant | None = None  # the classes, factored; None after a change
-        self.basis: Tensor | None = None  # (D,d) principal components of the first batch
-        self.probe: GaussianStats | None = None  # the classes in them, for the default's test
-        self.gauge = self.text.new_zeros(3).double()
-        self.sharpness = 1.0  # spread of the answer over that of the sketch
+        self.fusion = Fusion(self.model, self.set)
         self.watch = Guard(len(self.names))
         self.events: list[dict[str, Any]] = []
         self.good = self.trial = self._core()  # the state to return to, and the next such
 
-    def _statistics(self, structure: str) -> GaussianStats:
+    @property
+    def structure(self) -> str | None:
+        """Of the covariance; None until the test has spoken."""
+        return self.test.chosen
+
+    def _statistics(self) -> GaussianStats:
         return GaussianStats(  # Eq. 17: means start at the text prototypes, worth one sample
             self.text,
-            structure=structure,
+            structure=self.test.structure,
             centre=self.set.centre,
             prior_scatter=self.set.prior_scatter,
             epsilon=self.set.epsilon,
@@ -157,10 +141,10 @@ class BayesTTA(Adapter):
             z = self.model.encode_image(x, self.tuned)
             sketch = self.model.logits(z, self.text)  # Eq. 6
         features, self.sketch = z.detach(), sketch.detach()
-        self._choose_structure(features)
+        self.test.ask_batch(features, self.sketch)
         self._estimate(features)
         answer, _ = self._fuse(features, self.sketch, remember=True)
-        self.record = {"structure": self.structure or "shared", **self.outcome}
+        self.record = {"structure": self.test.structure, **self.test.outcome}
         if self.set.guard and (safe := self._guarded(x, answer)) is not None:
             return safe
         if self.set.refine:
@@ -171,67 +155,26 @@ class BayesTTA(Adapter):
         z = self.model.encode_image(x, self.tuned)
         return self._fuse(z, self.model.logits(z, self.text))[0]
 
-    # --- covariance homogeneity test ---
-
-    def _choose_structure(self, z: Tensor) -> None:
-        """The published forms: once, on the first batch."""
-        if self.structure is not None or self.set.test == "box":
-            return
-        self.structure = "shared"
-        if min(z.shape) < COMPONENTS:
-            self.outcome["reason"] = _too_few(z)
-            return
-        assert self.sketch is not None
-        ridge = 1e-6 if self.set.test == "released" else 0.0
-        classes = soft_covariances(pca(z, COMPONENTS), self.sketch.softmax(1), ridge)
-        outcome = box_m(*classes, form=self.set.test)
-        self.outcome |= outcome.record()
-        if outcome.rejects:
-            self.structure = "per-class"
-            self.stats = self._statistics("per-class")
-
-    def _test_evidence(self) -> None:
-        """Box's test on all that was seen, acted on once each class can carry its own matrix."""
-        if self.probe is None:
-            return
-        K, D = self.stats.mean.shape
-        enough = float(self.stats.seen.min()) >= SAMPLES_A_DIMENSION * D
-        self.outcome["waits"] = not enough
-        if not enough and self.steps % TEST_EVERY:
-            return
-        count = self.probe.count
-        unbiased = self.probe.scatter / (count - 1).clamp_min(1e-9)[:, None, None]
-        outcome = box_m(count, unbiased, form="box")
-        self.outcome |= outcome.record()
-        need = K * D * D * self.text.dtype.itemsize
-        if not (outcome.usable and enough):
-            return
-        self.structure = "shared"
-        if outcome.rejects and need > stats.BUDGET_BYTES:
-            self.outcome["reason"] = f"a covariance a class would take {need:,} bytes"
-        elif outcome.rejects:  # no jump: each class starts from the shared covariance
-            self.structure = "per-class"
-            shared, self.stats = self.stats, self._statistics("per-class")
-            self.stats.seen, self.stats.mean = shared.seen, shared.mean
-            weight = self.stats.weight.to(self.stats.wide)
-            self.stats.scatter = weight[:, None, None] * shared.covariance().to(self.stats.wide)
-
     # --- debiased temporal distribution estimation ---
 
     def _estimate(self, z: Tensor) -> None:
+        self._follow_test()
         responsibilities = self._responsibilities(z)  # Eq. 18
         self._fitted = None
         if self.set.window:
-            self.stats = self._statistics(self.stats.structure)
+            self.stats = self._statistics()
         if self.set.half_life < math.inf:
             self.stats.forget(0.5 ** (len(z) / self.set.half_life))
         self.stats.update(z, responsibilities)  # Eqs. 19 to 22
         if self.set.write_back:  # the arrow of Eq. 23
             weight = self.stats.weight.to(self.stats.scatter.dtype)[..., None, None]
             self.stats.scatter = self._regularised() * weight
-        if self.set.test == "box" and self.structure is None:
-            self._probe(z, responsibilities)
-            self._test_evidence()
+        self.test.ask_evidence(z, responsibilities, self.stats, self.steps)
+        self._follow_test()
+
+    def _follow_test(self) -> None:
+        if self.stats.structure != self.test.structure:
+            self.stats, self._fitted = self.stats.per_class(), None
 
     def _responsibilities(self, z: Tensor) -> Tensor:
         assert self.sketch is not None
@@ -244,20 +187,6 @@ class BayesTTA(Adapter):
         # spread 1 + alpha times as far as the sketch; before there is evidence they are the sketch
         # itself, and the same division makes for a soft start
         return (fused / (self.set.softness * (1 + alpha))).softmax(1)
-
-    def _probe(self, z: Tensor, responsibilities: Tensor) -> None:
-        if self.basis is None:
-            if min(z.shape) < COMPONENTS:
-                self.outcome["reason"] = _too_few(z)
-                return
-            self.basis = pca_basis(z, COMPONENTS)
-        if self.probe is None:
-            self.probe = self._empty_probe()
-        self.probe.update(z.double() @ self.basis, responsibilities)
-
-    def _empty_probe(self) -> GaussianStats:
-        start = self.text.new_zeros(len(self.names), COMPONENTS)
-        return GaussianStats(start, structure="per-class", prior_count=0.0, wide=torch.float64)
 
     def _regularised(self) -> Tensor:
         """Eq. 23."""
@@ -282,54 +211,18 @@ class BayesTTA(Adapter):
         return self._fitted
 
     def _fuse(self, z: Tensor, sketch: Tensor, *, remember: bool = False) -> tuple[Tensor, float]:
-        """Eq. 27: the sketch plus alpha times the discriminants, in `units`; and that alpha."""
-        base, alpha = self._base(sketch), self.set.alpha * 0.5**self.returns
+        """Eq. 27, and the alpha that it came down to."""
+        alpha = self.set.alpha * 0.5**self.returns
         if self.stats.seen.sum() <= 0:
-            return base, alpha
-        unit = 1.0
-        if self.set.units == "spread":
-            score = self._classes().contrast(z).to(z.dtype)
-            gauge = self._gauge(sketch, score)
-            unit = float(gauge[0] / gauge[1].clamp_min(1e-12))
-            # where both say the same, the sketch is in its element
-            if self.set.doubt and self.set.fusion == "both":
-                alpha *= min(1.0, float(gauge[2]) / self.set.doubt)
-            if remember:
-                self.gauge = gauge
-        else:
-            score = self._classes()(z).to(z.dtype)
-        score = alpha * unit * score
-        fused = score if self.set.fusion == "gda" else base + score
-        if remember:
-            share = len(z) / (len(z) + STEADY) if self.steps else 1.0
-            ratio = float(fused.std(1).mean() / sketch.std(1).mean().clamp_min(1e-12))
-            self.sharpness += share * (ratio - self.sharpness)
-        return fused, alpha
-
-    def _base(self, sketch: Tensor) -> Tensor:
-        """The sketch in the units that the discriminants are added to."""
-        if self.set.units == "cosine":
-            return (sketch - self.model.bias) / self.model.scale
-        return sketch
-
-    def _gauge(self, sketch: Tensor, score: Tensor) -> Tensor:
-        """Spread over the classes of sketch and discriminants, and how often their answers differ.
-
-        Running values, of which a large batch makes up most: one image alone says little.
-        """
-        differ = (sketch.argmax(1) != score.argmax(1)).double().mean()
-        now = torch.stack([sketch.std(1).mean().double(), score.std(1).mean().double(), differ])
-        share = len(sketch) / (len(sketch) + STEADY) if self.gauge[0] > 0 else 1.0
-        return torch.lerp(self.gauge, now, share)
+            return self.fusion.base(sketch), alpha
+        return self.fusion(sketch, self._classes(), z, alpha=alpha, remember=remember)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Softmax, with answers as sharp on average as the sketch at `temperature` 1."""
-        sharpness = max(self.sharpness, 1e-12)  # 0 where all discriminants are the same
-        return (logits.float() / (self.set.temperature * sharpness)).softmax(1)
+        return self.fusion.probabilities(logits)
 
     def _refine(self, sketch: Tensor, answer: Tensor) -> None:
         """Eqs. 29 and 30: cross-entropy of the sketch against the fixed answer, a smoothed step."""
-        sketch = self._base(sketch)
+        sketch = self.fusion.base(sketch)
         target = answer.softmax(1)
         if self.set.units == "spread":
             target = self.probabilities(answer).to(sketch.dtype)
@@ -359,7 +252,7 @@ class BayesTTA(Adapter):
             self.tuned.restart(optimiser_only=True)
             self.watch.restart()
             self.trial = self.good
-            self.record["structure"] = self.structure or "shared"
+            self.record["structure"] = self.test.structure
             with torch.no_grad():
                 z = self.model.encode_image(x, self.tuned)
                 self.sketch = self.model.logits(z, self.text)
@@ -370,9 +263,9 @@ class BayesTTA(Adapter):
         return None
 
     def summary(self) -> dict[str, Any]:
-        chosen = {"structure": self.structure or "shared", "decided": self.structure is not None}
+        chosen = {"structure": self.test.structure, "decided": self.structure is not None}
         guard = {"on": self.set.guard, "returns": self.returns, "events": self.events}
-        return {"covariance": {**chosen, **self.outcome}, "guard": guard}
+        return {"covariance": {**chosen, **self.test.outcome}, "guard": guard}
 
     # --- state ---
 
@@ -380,45 +273,38 @@ class BayesTTA(Adapter):
         """What the guard restores."""
         state = self.tuned.state_dict("tuned/")
         state |= {f"stats/{key}": value for key, value in self.stats.state_dict().items()}
-        state["gauge"] = self.gauge.clone()
-        state["sharpness"] = torch.tensor(self.sharpness, dtype=torch.float64)
-        known = [None, *stats.STRUCTURES]
+        state |= self.fusion.state_dict()
+        known = [None, *STRUCTURES]
         state["structure"] = torch.tensor(known.index(self.structure))
         return state
 
     def _load_core(self, state: Mapping[str, Tensor]) -> None:
-        self.structure = [None, *stats.STRUCTURES][int(state["structure"])]
-        self.stats = self._statistics(self.structure or "shared")
+        self.test.chosen = [None, *STRUCTURES][int(state["structure"])]
+        self.stats = self._statistics()
         self.stats.load_state_dict(_part(state, "stats/"))
         self._fitted = None
         self.tuned.load_state_dict(state, "tuned/")
-        self.gauge, self.sharpness = state["gauge"].clone(), float(state["sharpness"])
+        self.fusion.load_state_dict(state)
 
     def state_dict(self) -> dict[str, Tensor]:
         state = {**super().state_dict(), **self._core()}
         parts = {"watch": self.watch.state_dict(), "good": self.good, "trial": self.trial}
         for part, values in parts.items():
             state |= {f"{part}/{key}": value.clone() for key, value in values.items()}
-        said = {"returns": self.returns, "events": self.events, "outcome": self.outcome}
+        said = {"returns": self.returns, "events": self.events, "outcome": self.test.outcome}
         letters = bytearray(json.dumps(said).encode())
         state["said"] = torch.frombuffer(letters, dtype=torch.uint8).clone()
-        if self.basis is not None and self.probe is not None:
-            state["basis"] = self.basis.clone()
-            state |= {f"probe/{key}": value for key, value in self.probe.state_dict().items()}
-        return state
+        return state | self.test.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         super().load_state_dict(state)
         said = json.loads(bytes(state["said"].tolist()).decode())
-        self.returns, self.events, self.outcome = said["returns"], said["events"], said["outcome"]
+        self.returns, self.events = said["returns"], said["events"]
+        self.test.outcome = said["outcome"]
+        self.test.load_state_dict(state)
         self._load_core(state)
         self.watch.load_state_dict(_part(state, "watch/"))
         self.good, self.trial = _part(state, "good/"), _part(state, "trial/")
-        self.basis, self.probe = None, None
-        if "basis" in state:
-            self.basis = state["basis"].clone()
-            self.probe = self._empty_probe()
-            self.probe.load_state_dict(_part(state, "probe/"))
 
     def _merge(self, other: BayesTTA) -> None:
         if other.samples == 0:
@@ -437,6 +323,5 @@ class BayesTTA(Adapter):
         self.stats.merge(other.stats)
         self._fitted = None
         self.tuned.merge(other.tuned, self.samples, other.samples)
-        self.gauge = torch.lerp(self.gauge, other.gauge, share)
-        self.sharpness += share * (other.sharpness - self.sharpness)
+        self.fusion.merge(other.fusion, share)
         self.good = self.trial = self._core()
