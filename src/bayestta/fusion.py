@@ -34,7 +34,7 @@ class Fusion:
         """The answer (B,K) and the alpha that it came from, at most the one given."""
         unit = 1.0
         if self.set.units == "spread":
-            score = classes.contrast(z).to(z.dtype)
+            score = classes.contrast(z).to(sketch.dtype)
             gauge = self._gauge(sketch, score)
             unit = float(gauge[0] / gauge[1].clamp_min(1e-12))
             # where both say the same, the sketch is in its element
@@ -43,7 +43,7 @@ class Fusion:
             if remember:
                 self.gauge = gauge
         else:
-            score = classes(z).to(z.dtype)
+            score = classes(z).to(sketch.dtype)
         score = alpha * unit * score
         fused = score if self.set.fusion == "gda" else self.base(sketch) + score
         if remember:

@@ -140,7 +140,7 @@ class BayesTTA(Adapter):
         with torch.set_grad_enabled(self.set.refine):
             z = self.model.encode_image(x, self.tuned)
             sketch = self.model.logits(z, self.text)  # Eq. 6
-        features, self.sketch = z.detach(), sketch.detach()
+        features, self.sketch = z.detach().double(), sketch.detach()  # all statistics are float64
         self.test.ask_batch(features, self.sketch)
         self._estimate(features)
         answer, _ = self._fuse(features, self.sketch, remember=True)
@@ -180,7 +180,7 @@ class BayesTTA(Adapter):
         assert self.sketch is not None
         known = self.set.prior_scatter > 0 or bool(self.stats.seen.sum() > 0)
         if self.set.responsibilities == "posterior" and known:
-            return self._classes()(z).to(z.dtype).softmax(1)
+            return self._classes()(z).to(self.sketch.dtype).softmax(1)
         if self.set.responsibilities != "fused" or self.set.window:
             return (self.sketch / self.set.softness).softmax(1)
         fused, alpha = self._fuse(z, self.sketch)
