@@ -45,6 +45,8 @@ def start(plan: Path, folder: Path, *more: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # a shell starts its background jobs deaf to Ctrl-C, and their children are born so
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
