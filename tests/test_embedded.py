@@ -149,6 +149,8 @@ def test_the_alignment_is_built_once_and_again_where_it_is_damaged(tmp_path, mon
     monkeypatch.setattr(lit, "SHAPES", {**lit.SHAPES, "mean": (1281,)})  # of another version
     assert lit.cached_alignment(None, None, None)["mean"].shape == (1281,)
     assert not list(path.parent.glob("*.partial"))
+    left = {found.name for found in path.parent.iterdir()}
+    assert left <= {path.name, f"{path.name}.lock"}
 
 
 def test_without_its_packages_lit_names_the_extra(monkeypatch):

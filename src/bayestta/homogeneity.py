@@ -25,6 +25,11 @@ UNTESTED: dict[str, Any] = {  # what a result says of a test that was not carrie
 }
 
 
+def _empty(like: Tensor, classes: int) -> GaussianStats:
+    start = like.new_zeros(classes, COMPONENTS)
+    return GaussianStats(start, structure="per-class", prior_count=0.0, wide=torch.float64)
+
+
 class Homogeneity:
     """Chooses the structure of the covariance, once.
 
@@ -67,16 +72,18 @@ class Homogeneity:
 
         `known` are the statistics that would get a scatter a class.
         """
-        if self.chosen or self.form != "box" or not self._collect(z, weight):
+        if self.chosen or self.form != "box":
+            return
+        probe = self._collect(z, weight)
+        if probe is None:
             return
         K, D = known.mean.shape
         enough = float(known.seen.min()) >= SAMPLES_A_DIMENSION * D
         self.outcome["waits"] = not enough
         if not enough and step % TEST_EVERY:
             return
-        assert self.probe is not None
-        count = self.probe.count
-        unbiased = self.probe.scatter / (count - 1).clamp_min(1e-9)[:, None, None]
+        count = probe.count
+        unbiased = probe.scatter / (count - 1).clamp_min(1e-9)[:, None, None]
         outcome = box_m(count, unbiased, form="box")
         self.outcome |= outcome.record()
         if not (outcome.usable and enough):
@@ -88,20 +95,14 @@ class Homogeneity:
         elif outcome.rejects:
             self.chosen = "per-class"
 
-    def _collect(self, z: Tensor, weight: Tensor) -> bool:
-        if self.basis is None:
+    def _collect(self, z: Tensor, weight: Tensor) -> GaussianStats | None:
+        """The classes so far in the principal components, this batch among them."""
+        if self.basis is None or self.probe is None:
             if self._too_few(z):
-                return False
-            self.basis = pca_basis(z, COMPONENTS)
-            self.probe = self._empty(weight.shape[1])
-        assert self.probe is not None
+                return None
+            self.basis, self.probe = pca_basis(z, COMPONENTS), _empty(z, weight.shape[1])
         self.probe.update(z.double() @ self.basis, weight)
-        return True
-
-    def _empty(self, classes: int) -> GaussianStats:
-        assert self.basis is not None
-        start = self.basis.new_zeros(classes, COMPONENTS)
-        return GaussianStats(start, structure="per-class", prior_count=0.0, wide=torch.float64)
+        return self.probe
 
     def _too_few(self, z: Tensor) -> bool:
         B, D = z.shape
@@ -122,6 +123,6 @@ class Homogeneity:
         self.basis = self.probe = None
         if "basis" in state:
             self.basis = state["basis"].clone()
-            self.probe = self._empty(len(state["probe/count"]))
+            self.probe = _empty(self.basis, len(state["probe/count"]))
             sums = {key: state[f"probe/{key}"] for key in self.probe.state_dict()}
             self.probe.load_state_dict(sums)

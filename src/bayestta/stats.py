@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 import torch
@@ -207,18 +208,10 @@ class GaussianStats:
 
     def per_class(self) -> GaussianStats:
         """The same with a scatter a class, which starts from the shared covariance."""
-        split = GaussianStats(
-            self.prior_mean,
-            structure="per-class",
-            centre=self.centre,
-            prior_count=self.prior_count,
-            prior_scatter=self.prior_scatter,
-            epsilon=self.epsilon,
-            wide=self.wide,
-        )
-        split.seen, split.mean = self.seen, self.mean
+        split = copy.copy(self)
+        split.structure = "per-class"
         weight = split.weight.to(self.wide)[:, None, None]
-        split.scatter = weight * self.covariance().to(self.wide)
+        split.scatter = split._empty().add_(self.covariance()).mul_(weight)
         return split
 
     def state_dict(self) -> dict[str, Tensor]:

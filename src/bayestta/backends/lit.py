@@ -10,7 +10,6 @@ and the mean of ReLU6 of a Gaussian is known. Built at first use and cached.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from torch.nn import functional
 from bayestta.backends._optional import require
 from bayestta.backends._torchvision import import_torchvision
 from bayestta.data.sources import cache_root
+from bayestta.files import replacing
 from bayestta.model import VLM
 from bayestta.preprocess import Preprocess
 
@@ -168,7 +168,6 @@ def cached_alignment(backbone: Any, text: Any, tokenizer: Any) -> dict[str, Tens
         except (FileNotFoundError, SafetensorError):
             pass  # it can always be built again
         found = align(backbone, text, tokenizer)
-        partial = path.with_suffix(".partial")
-        save_file(found, partial)
-        os.replace(partial, path)
+        with replacing(path) as part:
+            save_file(found, part)
         return found
