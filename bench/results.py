@@ -12,10 +12,10 @@ from pathlib import Path
 from statistics import fmean
 
 from bayestta.bench import read_bench
+from bayestta.evaluation.result import Result
 from bayestta.report.formats import markdown
 from bayestta.report.groups import Value, group, name
 from bayestta.report.tables import comparison, number
-from bayestta.result import Result
 
 HERE = Path(__file__).parent
 Key = Callable[[Result], str | None]

@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import mean
 
-from bayestta.result import Result
+from bayestta.evaluation.result import Result
 
 Rows = dict[str, list[Result]]
 

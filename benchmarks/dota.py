@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bayestta.adapters.dota import DOTA
-from bayestta.model import VLM
+from bayestta.methods.dota import DOTA
+from bayestta.models.base import VLM
 
 WITHIN, FASTER = 1e-4, 3.0
 

@@ -18,8 +18,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from bayestta.adapters.bayes_tta import BayesTTA
-from bayestta.model import VLM
+from bayestta.methods.bayestta.method import BayesTTA
+from bayestta.models.base import VLM
 
 TARGET = 1.5
 TURN = 16  # batches, so that each side finds its own matrices in the cache, as in a run of its own

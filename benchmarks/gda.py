@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayestta.covariance import shrink
-from bayestta.gda import log_discriminant
-from bayestta.stats import GaussianStats
+from bayestta.maths.covariance import shrink
+from bayestta.maths.discriminant import log_discriminant
+from bayestta.maths.stats import GaussianStats
 
 TARGET_RATIO, TARGET_BYTES = 0.03, 50 * 10**6
 RIDGE, SIGMA = 1e-4, 0.1  # of the released code

@@ -31,9 +31,9 @@ from torch import Tensor
 
 import bayestta as bt
 from bayestta.adapter import Adapter, make_adapter, methods
-from bayestta.adapters import cotta, rotta
-from bayestta.model import VLM
-from bayestta.norms import norm_parameters
+from bayestta.methods import cotta, rotta
+from bayestta.models._norms import norm_parameters
+from bayestta.models.base import VLM
 
 NORMS_ONLY, FULL, RATIO = 1.25, 2.0, 1.5
 BOUNDS = {"tda": 1.3, "bca": 1.3, "dpe": 3.0, "dota": 3.0, "tent-continual": 2.5}

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import torch
 
-from bayestta.adapters.bayes_tta import BayesTTA
-from bayestta.backends._torchvision import import_torchvision
-from bayestta.backends.open_clip import OpenCLIP
-from bayestta.model import VLM
-from bayestta.norms import norm_parameters
+from bayestta.methods.bayestta.method import BayesTTA
+from bayestta.models._norms import norm_parameters
+from bayestta.models._torchvision import import_torchvision
+from bayestta.models.base import VLM
+from bayestta.models.open_clip import OpenCLIP
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 TEMPLATES = ["a photo of a {}."]

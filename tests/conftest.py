@@ -9,9 +9,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before anything imports the hub's client
 import pytest
 import torch
 
-from bayestta.backends import mini
-from bayestta.backends._torchvision import import_torchvision
-from bayestta.backends.open_clip import OpenCLIP
+from bayestta.models import mini
+from bayestta.models._torchvision import import_torchvision
+from bayestta.models.open_clip import OpenCLIP
 
 import_torchvision()
 

@@ -7,7 +7,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from bayestta.model import VLM
+from bayestta.models.base import VLM
 
 PIXELS, HIDDEN = 12, 20
 

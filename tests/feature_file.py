@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch.nn.functional import normalize
 
 from bayestta.bench import Run
-from bayestta.features import KEY, SCHEMA
+from bayestta.models._feature_file import KEY, SCHEMA
 
 NAMES, TEMPLATE = ["cat", "dog", "eel", "fox"], "a photo of a {}."
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from bayestta.adapter import make_adapter
-from bayestta.adapters.adaprompt import CONTEXTS, Item, insert
+from bayestta.methods.adaprompt import CONTEXTS, Item, insert
 from test_prompts import literal as encode
 
 NAMES, TEMPLATES = ["cat", "dog", "car"], ["a {}."]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bayestta import augment as module
-from bayestta.augment import augment, distort
+from bayestta.methods import _augment as module
+from bayestta.methods._augment import augment, distort
 
 
 def pixels(seed=0, size=16):

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bayestta import stats
-from bayestta.adapters.bayes_tta import BayesTTA
+from bayestta.maths import stats
+from bayestta.methods.bayestta.method import BayesTTA
 from fake_vlm import Fake, names, world
 from literal_bayestta import Paper, Released
 

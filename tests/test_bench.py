@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 from bayestta.bench import Event, Run, TimeLeft, execute, read_bench, run_bench
 from bayestta.bench.pool import _choose, attempt
 from bayestta.cli import app
-from bayestta.cli.progress import BenchBars
-from bayestta.cli.screen import Screen
-from bayestta.result import Result
+from bayestta.cli._progress import BenchBars
+from bayestta.cli._screen import Screen
+from bayestta.evaluation.result import Result
 from feature_file import feature_file, feature_run
 
 BENCH = """

@@ -9,8 +9,8 @@ import pytest
 from bayestta.adapter import hyperparameters, methods
 from bayestta.bench import read_bench
 from bayestta.data import list_data
-from bayestta.model import ABOUT
-from bayestta.presets import settings
+from bayestta.methods.bayestta.presets import settings
+from bayestta.models.base import ABOUT
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "bench").glob("*.toml"))

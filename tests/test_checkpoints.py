@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 from bayestta import load_model
-from bayestta.backends import mini
-from bayestta.backends.checkpoints import infer_architecture
-from bayestta.backends.open_clip import build
+from bayestta.models import mini
+from bayestta.models._checkpoints import infer_architecture
+from bayestta.models.open_clip import build
 from conftest import tiny_clip
 
 MARKS = {"input_resolution": 64, "context_length": 32, "vocab_size": 49408}

@@ -24,14 +24,14 @@ from torch import Tensor, nn
 from typer.testing import CliRunner, Result
 
 import bayestta.cli.predict as predict_command
-import bayestta.model
+import bayestta.models.base
 from bayestta.adapter import make_adapter, methods
 from bayestta.cli import app
-from bayestta.cli.screen import Bars, Screen
-from bayestta.cli.settings import parse_settings, parse_value
+from bayestta.cli._options import parse_settings, parse_value
+from bayestta.cli._screen import Bars, Screen
 from bayestta.data import load_data, stream
 from bayestta.data.folder import Folder
-from bayestta.model import VLM, Preprocess
+from bayestta.models.base import VLM, Preprocess
 
 SRC = Path(__file__).parents[1] / "src"
 
@@ -57,7 +57,7 @@ class Tiny(VLM):
 @pytest.fixture(autouse=True)
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`tiny` and the names of the demo load the small model; all else goes the usual way."""
-    usual = bayestta.model.load_model
+    usual = bayestta.models.base.load_model
 
     def load(name: str, **options: Any) -> VLM:
         if name in ("tiny", "lit", "mini-rn"):
@@ -66,7 +66,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             Tiny(name, frozenset({"cifar10/train"})) if name == "seen" else usual(name, **options)
         )
 
-    monkeypatch.setattr(bayestta.model, "load_model", load)
+    monkeypatch.setattr(bayestta.models.base, "load_model", load)
     monkeypatch.setenv("BAYESTTA_DATA", str(tmp_path / "cache"))
     monkeypatch.delenv("BAYESTTA_DEBUG", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -276,7 +276,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     def load(name: str, **options: Any) -> VLM:
         raise error
 
-    monkeypatch.setattr(bayestta.model, "load_model", load)
+    monkeypatch.setattr(bayestta.models.base, "load_model", load)
 
 
 @pytest.mark.parametrize(
@@ -512,7 +512,7 @@ def test_data_get(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert "did you mean 'mnist'" in fails("data", "get", "mnits")
 
-    from bayestta.data import sources
+    from bayestta.data import _sources as sources
 
     def offline() -> sources.Arrays:
         raise OSError("no route to host")
@@ -574,12 +574,12 @@ def test_bars_on_a_terminal(tmp_path: Path) -> None:
     screen = Screen()
     screen.err = Console(file=io.StringIO(), force_terminal=True, width=100)
     with Bars(screen, "tiny", dict.fromkeys(data.domains, 4)) as bars:
-        from bayestta.run import run
+        from bayestta.evaluation.steps import steps
 
         for method in ("zero-shot", "ensemble"):
             adapter = make_adapter("zero-shot", model, data.classes, data.templates)
             progress = bars.follow(method)
-            for step in run(adapter, stream(data, model.preprocess, batch_size=2)):
+            for step in steps(adapter, stream(data, model.preprocess, batch_size=2)):
                 progress(step)
     shown = screen.err.file.getvalue()  # type: ignore[attr-defined]
     last = shown[shown.rindex("[∕red]") :]  # a folder's name, not markup

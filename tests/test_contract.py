@@ -13,11 +13,11 @@ import torch
 from PIL import Image
 
 from bayestta.adapter import Adapter, hyperparameters, make_adapter, methods
-from bayestta.backends.features import Features
-from bayestta.backends.open_clip import OpenCLIP
-from bayestta.data.base import Data, Dataset
-from bayestta.data.views import Recipe, Views, Workers
-from bayestta.model import place
+from bayestta.data._base import Data, Dataset
+from bayestta.data._views import Recipe, Views, Workers
+from bayestta.models.base import place
+from bayestta.models.features import Features
+from bayestta.models.open_clip import OpenCLIP
 from conftest import wake
 
 NAMES = ["cat", "dog", "red car", "tree"]

@@ -9,8 +9,8 @@ from PIL import Image
 from safetensors import safe_open
 
 from bayestta.adapter import make_adapter
-from bayestta.adapters.coop import load_context, pick_shots, save_context, train_coop
-from bayestta.data.base import Data, Dataset
+from bayestta.data._base import Data, Dataset
+from bayestta.methods.coop import load_context, pick_shots, save_context, train_coop
 from test_prompts import literal as encode
 
 NAMES, TEMPLATES = ["cat", "dog", "car"], ["a {}."]

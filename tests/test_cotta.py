@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from bayestta.adapter import make_adapter
-from bayestta.augment import augment
+from bayestta.methods._augment import augment
 
 NAMES, TEMPLATES = ["cat", "dog", "car"], ["a photo of a {}."]
 

@@ -16,7 +16,7 @@ from sklearn.covariance import shrunk_covariance
 from sklearn.decomposition import PCA
 from torch import Tensor
 
-from bayestta.covariance import (
+from bayestta.maths.covariance import (
     FORMS,
     box_m,
     pca,

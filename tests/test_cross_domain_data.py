@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from bayestta.cli import app
 from bayestta.data import check_files, list_data, load_data, stream
-from bayestta.model import Preprocess
-from bayestta.text import prompts, templates
+from bayestta.models._text import prompts, templates
+from bayestta.models.base import Preprocess
 
 # name: split file, and the documented and the released place of an image with the path p
 SETS = {

@@ -24,12 +24,12 @@ from bayestta.data import (
     register_data,
     stream,
 )
-from bayestta.data.base import REGISTRY, permutation
+from bayestta.data._base import REGISTRY, permutation
+from bayestta.data._images import read_image
+from bayestta.data._stream import arrange
 from bayestta.data.cifar10_light import scale_amplitude, scale_pixels
-from bayestta.data.images import read_image
-from bayestta.data.streaming import arrange
-from bayestta.model import Preprocess
-from bayestta.text import templates
+from bayestta.models._text import templates
+from bayestta.models.base import Preprocess
 
 SIZES = {"mnist": (60000, 10000, (28, 28)), "cifar10": (50000, 10000, (32, 32, 3))}
 

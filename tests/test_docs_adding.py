@@ -11,7 +11,8 @@ import torch
 import test_contract as contract
 from bayestta import adapter
 from bayestta.bench import Run, execute
-from bayestta.data import base, list_data
+from bayestta.data import _base as base
+from bayestta.data import list_data
 
 PAGE = Path(__file__).parents[1] / "docs" / "adding.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.S | re.M)

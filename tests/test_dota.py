@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from bayestta import stats
+from bayestta.maths import stats
 from test_sequential import build, run, vectors
 from test_tda import nats, softmax
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bayestta.adapters.dpe import DPE
+from bayestta.methods.dpe import DPE
 from test_sequential import build, names, run, vectors
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bayestta.adapter import make_adapter
-from bayestta.adapters.dynaprompt import Buffer, choose
+from bayestta.methods.dynaprompt import Buffer, choose
 from test_prompts import literal as encode
 
 NAMES, TEMPLATES, WORDS = ["cat", "dog", "car"], ["a {}."], "a photo of a"

@@ -11,10 +11,10 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from bayestta import load_data, load_model, stream
-from bayestta.backends import lit, mini
-from bayestta.data.base import check_split
-from bayestta.norms import norm_layers, norm_parameters
-from bayestta.text import classifier
+from bayestta.data._base import check_split
+from bayestta.models import lit, mini
+from bayestta.models._norms import norm_layers, norm_parameters
+from bayestta.models._text import classifier
 from conftest import tiny_clip
 
 

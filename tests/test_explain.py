@@ -15,12 +15,12 @@ from torch.nn import functional
 
 from bayestta import load_model
 from bayestta.adapter import make_adapter
-from bayestta.backends.features import Features
-from bayestta.data.base import Batch
-from bayestta.explain import Explain, tuned_tensors
-from bayestta.gradcam import find_layer, grad_cam, overlay
-from bayestta.result import Result
-from bayestta.run import evaluate
+from bayestta.data._base import Batch
+from bayestta.evaluation.result import Result
+from bayestta.evaluation.steps import evaluate
+from bayestta.explain.gradcam import find_layer, grad_cam, overlay
+from bayestta.explain.observer import Explain, tuned_tensors
+from bayestta.models.features import Features
 from conftest import tiny_vlm
 from test_transformers import write
 

@@ -13,9 +13,9 @@ from bayestta.adapter import make_adapter, methods
 from bayestta.bench import Run, execute
 from bayestta.cli import app
 from bayestta.data import load_data, stream
-from bayestta.features import read_features
-from bayestta.model import load_model
-from bayestta.result import Result
+from bayestta.evaluation.result import Result
+from bayestta.models._feature_file import read_features
+from bayestta.models.base import load_model
 from feature_file import feature_file, feature_run
 
 LIMIT = 6
@@ -26,7 +26,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """MNIST's test images, cut down to the first 90 by a cache of its own."""
     import numpy as np
 
-    from bayestta.data.sources import arrays
+    from bayestta.data._sources import arrays
 
     root, path = tmp_path_factory.mktemp("small"), tmp_path_factory.mktemp("f") / "f.safetensors"
     (root / "mnist").mkdir()

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from bayestta.data import load_data, stream
-from bayestta.model import Preprocess
+from bayestta.models.base import Preprocess
 from test_paper_data import N, save, wildtime
 
 

@@ -15,9 +15,9 @@ from sklearn.discriminant_analysis import (
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bayestta.covariance import shrink
-from bayestta.gda import log_discriminant
-from bayestta.stats import STRUCTURES, GaussianStats
+from bayestta.maths.covariance import shrink
+from bayestta.maths.discriminant import log_discriminant
+from bayestta.maths.stats import STRUCTURES, GaussianStats
 
 SEEDS = range(20)
 DTYPES = (torch.float32, torch.float64)

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from bayestta.adapters.bayes_tta import BayesTTA
-from bayestta.guard import Guard, effective_classes
+from bayestta.methods.bayestta.method import BayesTTA
+from bayestta.methods.guard import Guard, effective_classes
 from fake_vlm import names, world
 
 SUITABLE = 0.1  # rate of Adam at which the tower of fake_vlm gains (few norms: far above a CLIP's)

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from bayestta.adapter import make_adapter
-from bayestta.adapters.histpt import Banks
+from bayestta.methods.histpt import Banks
 from test_prompts import literal as encode
 
 NAMES, TEMPLATES, WORDS = ["cat", "dog", "car"], ["a {}."], "a photo of a"

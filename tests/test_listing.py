@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from bayestta.adapter import make_adapter
 from bayestta.cli import app
-from bayestta.norms import norm_parameters
+from bayestta.models._norms import norm_parameters
 
 NAMES, TEMPLATES = ["cat", "dog", "car"], ["a photo of a {}."]
 

@@ -11,8 +11,8 @@ import torch
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss
 from torch import Tensor
 
-from bayestta.backends._torchvision import import_torchvision
-from bayestta.metrics import BINS, Score
+from bayestta.evaluation.metrics import BINS, Score
+from bayestta.models._torchvision import import_torchvision
 
 
 def sample(

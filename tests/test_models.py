@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from bayestta import list_models, load_model
-from bayestta.backends import _torchvision
-from bayestta.backends._optional import require
-from bayestta.backends._torchvision import import_torchvision
-from bayestta.backends.features import Features
-from bayestta.backends.open_clip import OpenCLIP, build
-from bayestta.model import find_device, place
-from bayestta.norms import norm_layers, norm_parameters
+from bayestta.models import _torchvision
+from bayestta.models._norms import norm_layers, norm_parameters
+from bayestta.models._optional import require
+from bayestta.models._torchvision import import_torchvision
+from bayestta.models.base import find_device, place
+from bayestta.models.features import Features
+from bayestta.models.open_clip import OpenCLIP, build
 from conftest import tiny_vlm, wake
 
 PROMPTS = ["a photo of a cat.", "a photo of a dog.", "art"]
@@ -185,7 +185,7 @@ def test_prompt_embeddings_give_the_features_of_the_text(tiny):
 def test_many_prompts_pass_in_chunks(tiny_vit, monkeypatch):
     lines = [f"a photo of {i} cats" for i in range(7)]
     whole = tiny_vit.encode_text(lines)
-    monkeypatch.setattr("bayestta.backends.open_clip.CHUNK", 3)
+    monkeypatch.setattr("bayestta.models.open_clip.CHUNK", 3)
     torch.testing.assert_close(tiny_vit.encode_text(lines), whole)
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from bayestta.backends._torchvision import import_torchvision
-from bayestta.backends.open_clip import build
-from bayestta.norms import batch_statistics, norm_layers, norm_parameters
+from bayestta.models._norms import batch_statistics, norm_layers, norm_parameters
+from bayestta.models._torchvision import import_torchvision
+from bayestta.models.open_clip import build
 
 import_torchvision()
 

@@ -52,12 +52,6 @@ def test_importing_the_package_imports_nothing_else(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_run_is_the_verb_even_if_its_file_was_imported_first(tmp_path: Path) -> None:
-    code = "import bayestta.run\nimport bayestta as bt\nassert bt.run.__name__ == 'run'"
-    done = python(code, ROOT / "src", tmp_path)
-    assert done.returncode == 0, done.stderr
-
-
 def test_versions_agree() -> None:
     version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.M)
     assert version is not None
@@ -78,7 +72,7 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
         inside = set(archive.namelist())
         archive.extractall(tmp_path / "site")
     assets = sorted(path.name for path in (PACKAGE / "backends" / "assets").glob("*.safetensors"))
-    expected = ["py.typed", "cli/predict.py", *(f"backends/assets/{name}" for name in assets)]
+    expected = ["py.typed", "cli/predict.py", *(f"models/assets/{name}" for name in assets)]
     assert {f"bayestta/{name}" for name in expected} <= inside
     assert any(name.endswith("licenses/LICENSE") for name in inside)
     assert not any(name.startswith("tests") or "__pycache__" in name for name in inside)

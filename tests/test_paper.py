@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from bayestta.paper import Doubt, Paper, Reported, average
+from bayestta.report.paper import Doubt, Paper, Reported, average
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "bench" / "paper.json"
@@ -187,7 +187,7 @@ def test_labels_choose_rows_of_the_ablation() -> None:
 
 def test_reading_needs_no_torch() -> None:
     code = (
-        "import sys; from bayestta.paper import Paper; Paper.load(sys.argv[1]); "
+        "import sys; from bayestta.report.paper import Paper; Paper.load(sys.argv[1]); "
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code, FILE], check=False).returncode == 0

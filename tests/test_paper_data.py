@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from bayestta.data import load_data, stream, yearbook
-from bayestta.data.base import check_split
-from bayestta.model import Preprocess
+from bayestta.data._base import check_split
+from bayestta.models.base import Preprocess
 
 YEARS = range(1930, 2014)
 N = 3  # images a year

@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from bayestta import preprocess
-from bayestta.backends._torchvision import import_torchvision
-from bayestta.preprocess import CLIP_STD, Preprocess
+from bayestta.models import _preprocess as preprocess
+from bayestta.models._preprocess import CLIP_STD, Preprocess
+from bayestta.models._torchvision import import_torchvision
 
 import_torchvision()
 

@@ -8,8 +8,8 @@ import inspect
 import pytest
 
 from bayestta.adapter import hyperparameters, make_adapter
-from bayestta.adapters.bayes_tta import BayesTTA
-from bayestta.presets import CHOICES, PRESETS, Settings, settings
+from bayestta.methods.bayestta.method import BayesTTA
+from bayestta.methods.bayestta.presets import CHOICES, PRESETS, Settings, settings
 from fake_vlm import names, world
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bayestta import prompts
-from bayestta.backends.features import Features
-from bayestta.prompts import PromptLearner
+from bayestta.models import _prompts as prompts
+from bayestta.models._prompts import PromptLearner
+from bayestta.models.features import Features
 
 NAMES = ["cat", "red_car", "x", "giant anteater"]
 
@@ -88,7 +88,7 @@ def test_what_is_refused(tiny_vit):
 
 
 def test_text_offers_it_too():
-    from bayestta.text import PromptLearner as FromText
+    from bayestta.models._text import PromptLearner as FromText
 
     assert FromText is PromptLearner
 

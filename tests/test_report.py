@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bayestta.evaluation.result import Result
 from bayestta.report import FORMATS, render_page, render_table, write_page, write_report
 from bayestta.report.curves import reliability, stream_points
 from bayestta.report.groups import group
 from bayestta.report.plots import Frame
 from bayestta.report.scales import ticks
 from bayestta.report.style import CSS
-from bayestta.result import Result
 
 DOMAINS = ("dawn", "noon", "night")
 SIZES = (100, 100, 50)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bayestta.evaluation.result import Result
 from bayestta.report import render_page, render_table
 from bayestta.report.groups import group
 from bayestta.report.scales import Scale, scale
 from bayestta.report.sensitivity import sweeps
-from bayestta.result import Result
 from test_report import DOMAINS, SIZES, parse, run
 
 

@@ -15,13 +15,13 @@ import torch
 from typer.testing import CliRunner
 
 from bayestta.cli import app
-from bayestta.metrics import Score
-from bayestta.paper import Paper
+from bayestta.evaluation.metrics import Score
+from bayestta.evaluation.result import Result, confusion
 from bayestta.report import render_page, render_table, write_report
-from bayestta.report.confused import heat_map, matrices, worst
+from bayestta.report.confusion import heat_map, matrices, worst
 from bayestta.report.groups import group
+from bayestta.report.paper import Paper
 from bayestta.report.pictures import STYLES
-from bayestta.result import Result, confusion
 from test_report import DOMAINS, NASTY, parse, run
 from test_report_figures import table
 

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 from bayestta.adapter import make_adapter
-from bayestta.adapters.rotta import Item, Memory
-from bayestta.augment import augment
-from bayestta.norms import RobustStatistics, batch_statistics, running_statistics
+from bayestta.methods._augment import augment
+from bayestta.methods.rotta import Item, Memory
+from bayestta.models._norms import RobustStatistics, batch_statistics, running_statistics
 
 NAMES, TEMPLATES = ["cat", "dog", "car"], ["a photo of a {}."]
 
@@ -237,7 +237,7 @@ def test_merge_takes_the_other_memory_in(tiny_vit):
 
 @pytest.mark.parametrize("value", [True, False])
 def test_the_compatible_augmentation_is_passed_on(tiny_vit, monkeypatch, value):
-    from bayestta.adapters import rotta
+    from bayestta.methods import rotta
 
     seen = []
 

@@ -10,9 +10,9 @@ import torch
 from bayestta.adapter import Adapter, make_adapter
 from bayestta.bench import Run, execute
 from bayestta.data import load_data, stream
-from bayestta.model import VLM, load_model
-from bayestta.run import evaluate, run
-from bayestta.tally import thin
+from bayestta.evaluation.steps import evaluate, steps
+from bayestta.evaluation.totals import thin
+from bayestta.models.base import VLM, load_model
 
 LIMIT = 5
 
@@ -84,8 +84,8 @@ def test_a_domain_that_comes_again_is_a_new_one_for_reset(model: VLM) -> None:
     restart, data = method.restart, load_data("rmnist")
     method.restart = lambda: (starts.append(1), restart())[1]  # type: ignore[method-assign]
     options = {"batch_size": 2, "limit": 4, "rounds": 3, "domains": ["0"]}
-    steps = list(run(method, stream(data, model.preprocess, **options), reset="domain"))
-    assert [step.round for step in steps] == [1, 1, 2, 2, 3, 3]
+    taken = list(steps(method, stream(data, model.preprocess, **options), reset="domain"))
+    assert [step.round for step in taken] == [1, 1, 2, 2, 3, 3]
     assert len(starts) == 3
     trace = evaluate(method, stream(data, model.preprocess, **options)).trace
     assert [entry.get("round", 1) for entry in trace] == [1, 1, 2, 2, 3, 3]

@@ -18,10 +18,10 @@ import torch
 from sklearn.metrics import accuracy_score, log_loss
 from torch import Tensor
 
-from bayestta import environment
-from bayestta.result import SCHEMA, Result, plain, write_atomic
-from bayestta.run import evaluate, run
-from bayestta.tally import thin
+from bayestta.evaluation import environment
+from bayestta.evaluation.result import SCHEMA, Result, plain, write_atomic
+from bayestta.evaluation.steps import evaluate, steps
+from bayestta.evaluation.totals import thin
 
 K = 3
 
@@ -108,12 +108,12 @@ def result() -> Result:
 
 def test_steps_hold_the_answer_and_the_adapter_gets_pixels_only() -> None:
     adapter = Fake()
-    steps = list(run(adapter, batches()))
-    assert [(s.index, s.domain, s.n) for s in steps] == [
+    taken = list(steps(adapter, batches()))
+    assert [(s.index, s.domain, s.n) for s in taken] == [
         *((0, "dusk", 4), (1, "dusk", 4), (2, "dusk", 2)),
         *((3, "night", 4), (4, "night", 1)),
     ]
-    for step, batch, seen in zip(steps, batches(), adapter.seen, strict=True):
+    for step, batch, seen in zip(taken, batches(), adapter.seen, strict=True):
         assert torch.equal(seen, batch.x)
         assert torch.equal(step.logits, batch.x)
         assert torch.equal(step.probabilities, (batch.x / 2).softmax(1))
@@ -122,7 +122,7 @@ def test_steps_hold_the_answer_and_the_adapter_gets_pixels_only() -> None:
         assert step.y is not None
         assert batch.y is not None
         assert torch.equal(step.y, batch.y)
-    assert [s.record["step"] for s in steps] == [1, 2, 3, 4, 5]
+    assert [s.record["step"] for s in taken] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize(
@@ -145,18 +145,18 @@ def test_reset(default: str, reset: str | None, restarts: list[int]) -> None:
 
 def test_unknown_reset_is_refused_before_the_first_batch() -> None:
     with pytest.raises(ValueError, match=r"'domains'.*did you mean 'domain'"):
-        run(Fake(), batches(), reset="domains")
+        steps(Fake(), batches(), reset="domains")
 
 
 def test_run_is_lazy() -> None:
     adapter = Fake()
-    next(run(adapter, batches()))
+    next(steps(adapter, batches()))
     assert len(adapter.seen) == 1
 
 
 def test_seconds_are_split_and_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(sys.modules["bayestta.run"], "time", clock)
+    monkeypatch.setattr(sys.modules["bayestta.evaluation.steps"], "time", clock)
     adapter = Fake(clock)
 
     def dawdle(_: object) -> None:
@@ -236,7 +236,7 @@ def test_unlabelled_and_empty_streams_are_refused() -> None:
     one = Batch(torch.randn(2, K), None, "mine", torch.arange(2))
     with pytest.raises(ValueError, match=r"'mine' has no labels.*predict"):
         evaluate(Fake(), [one])
-    assert next(run(Fake(), [one])).y is None
+    assert next(steps(Fake(), [one])).y is None
     with pytest.raises(ValueError, match="no batch"):
         evaluate(Fake(), [])
 
@@ -305,7 +305,7 @@ def test_plain_values() -> None:
 
 def test_the_trace_of_a_long_stream_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = result()
-    monkeypatch.setattr(sys.modules["bayestta.tally"], "TRACE", 3)
+    monkeypatch.setattr(sys.modules["bayestta.evaluation.totals"], "TRACE", 3)
     short = result()
     assert len(short.trace) <= 3 < len(whole.trace)
     for key in ("n", "hits", "sketch_hits", "steps"):
@@ -351,5 +351,5 @@ def test_commit_is_of_the_checkout_or_unknown(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_results_are_read_without_torch() -> None:
-    code = "import sys, bayestta.result; sys.exit('torch' in sys.modules)"
+    code = "import sys, bayestta.evaluation.result; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,9 +8,9 @@ from torch import nn
 from torch.nn import functional
 
 from bayestta.adapter import make_adapter, methods
-from bayestta.adapters.sequential import Sequential
-from bayestta.adapters.tpt import CHUNK, encode_views
-from bayestta.cache import Cache
+from bayestta.methods._entropy_cache import Cache
+from bayestta.methods._sequential import Sequential
+from bayestta.methods.tpt import CHUNK, encode_views
 from fake_vlm import Fake, names
 
 METHODS = [name for name, cls in methods().items() if issubclass(cls, Sequential)]

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bayestta.data import sources
+from bayestta.data import _sources as sources
 
 GOOD = {
     "train_x": np.arange(24, dtype=np.uint8).reshape(6, 2, 2),

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch import Tensor
 
-from bayestta import stats as module
-from bayestta.stats import CENTRES, STRUCTURES, GaussianStats
+from bayestta.maths import stats as module
+from bayestta.maths.stats import CENTRES, STRUCTURES, GaussianStats
 
 SEEDS = range(20)
 DTYPES = (torch.float32, torch.float64)

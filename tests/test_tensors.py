@@ -14,9 +14,9 @@ from PIL import Image
 from torch import Tensor
 
 from bayestta.data import Data, load_data, stream
+from bayestta.data._tensors import TensorCache
 from bayestta.data.folder import FolderDomain
-from bayestta.data.tensors import TensorCache
-from bayestta.preprocess import Preprocess
+from bayestta.models._preprocess import Preprocess
 
 
 class Floats:

@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 from bayestta.adapter import hyperparameters, make_adapter, methods
-from bayestta.data.base import Batch
-from bayestta.norms import NORMS
-from bayestta.run import run
+from bayestta.data._base import Batch
+from bayestta.evaluation.steps import steps
+from bayestta.models._norms import NORMS
 
 NAMES, TEMPLATES = ["cat", "dog", "car"], ["a photo of a {}."]
 
@@ -84,10 +84,10 @@ def test_reset_restores_norms_and_optimiser_before_every_batch(tiny):
     adapter = make_adapter("tent-reset", tiny, NAMES, TEMPLATES)
     xs = batches(tiny)
     stream = [Batch(x, None, "all", torch.arange(4)) for x in xs]
-    found = [step.logits for step in run(adapter, stream)]
+    found = [step.logits for step in steps(adapter, stream)]
     close(found, literal(tiny, adapter.text, xs, reset=True, answer="after"))
     adapter.restart()
-    kept = [step.logits for step in run(adapter, stream, reset="never")]
+    kept = [step.logits for step in steps(adapter, stream, reset="never")]
     close(kept, literal(tiny, adapter.text, xs, answer="after"))
     assert not torch.allclose(kept[-1], found[-1], rtol=1e-3)
 

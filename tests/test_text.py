@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bayestta.text import TEMPLATES, check_names, check_templates, classifier, prompts, templates
+from bayestta.models._text import (
+    TEMPLATES,
+    check_names,
+    check_templates,
+    classifier,
+    prompts,
+    templates,
+)
 
 
 def test_prototypes_equal_a_literal_loop(tiny_vit):

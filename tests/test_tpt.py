@@ -74,7 +74,7 @@ def test_a_batch_without_views_is_refused(tiny_vit):
 
 
 def test_a_model_without_a_gradient_to_its_text_is_refused(tiny_vit, monkeypatch):
-    from bayestta.model import VLM
+    from bayestta.models.base import VLM
 
     monkeypatch.setattr(tiny_vit, "embed", lambda prompts: VLM.embed(tiny_vit, prompts))
     for method in ("tpt", "dynaprompt", "histpt", "adaprompt", "coop"):

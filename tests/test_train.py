@@ -13,13 +13,13 @@ from safetensors import safe_open
 from torch import nn
 from typer.testing import CliRunner, Result
 
-import bayestta.model
+import bayestta.models.base
 from bayestta.adapter import make_adapter
-from bayestta.adapters.coop import load_context, train_coop
 from bayestta.cli import app
 from bayestta.data import load_data
-from bayestta.data.base import REGISTRY, Data
-from bayestta.model import VLM, Preprocess
+from bayestta.data._base import REGISTRY, Data
+from bayestta.methods.coop import load_context, train_coop
+from bayestta.models.base import VLM, Preprocess
 from conftest import tiny_vlm
 
 
@@ -30,7 +30,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         "bare", nn.Sequential(nn.Flatten(), nn.Linear(768, 8)), Preprocess(16), dim=8, scale=1
     )
     known = {"tiny": tiny_vlm("mini-vit"), "bare": bare}
-    monkeypatch.setattr(bayestta.model, "load_model", lambda name, **_: known[name])
+    monkeypatch.setattr(bayestta.models.base, "load_model", lambda name, **_: known[name])
     monkeypatch.setenv("BAYESTTA_DATA", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "cache" / "mnist"

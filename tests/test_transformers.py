@@ -13,8 +13,8 @@ from PIL import Image
 from torch import nn
 
 from bayestta import load_model
-from bayestta.backends.transformers import preprocess
-from bayestta.norms import norm_layers, norm_parameters
+from bayestta.models._norms import norm_layers, norm_parameters
+from bayestta.models.transformers import preprocess
 
 PROMPTS = ["a photo of a cat", "a dog", "art"]
 WORDS = ["a", "photo", "of", "cat", "dog", "art"]

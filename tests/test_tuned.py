@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from bayestta.tuned import Tuned
+from bayestta.methods._tuned import Tuned
 
 OPTIMISERS = {
     "Adam": partial(torch.optim.Adam, lr=0.1),

@@ -13,8 +13,8 @@ from enum import Enum
 import numpy as np
 import pytest
 
-from bayestta.data import unpickle as module
-from bayestta.data.unpickle import unpickle
+from bayestta.data import _unpickle as module
+from bayestta.data._unpickle import unpickle
 
 GRID = np.arange(24.0).reshape(2, 3, 4)
 ARRAYS = [

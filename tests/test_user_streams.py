@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from bayestta.data import load_data, stream
-from bayestta.data.cut import check_cut, cut_by_time, read_times
+from bayestta.data._time_cuts import check_cut, cut_by_time, read_times
 
 DOCS = Path(__file__).parents[1] / "docs" / "data.md"
 START = datetime(2023, 12, 30, tzinfo=timezone.utc)

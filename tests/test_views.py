@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from bayestta.backends._torchvision import import_torchvision
 from bayestta.data import load_data, stream
-from bayestta.data.base import generator
-from bayestta.data.views import Views, augment, make_view, random_crop
-from bayestta.model import Preprocess
+from bayestta.data._base import generator
+from bayestta.data._views import Views, augment, make_view, random_crop
+from bayestta.models._torchvision import import_torchvision
+from bayestta.models.base import Preprocess
 
 V = 5
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bayestta.adapters.watt import TEMPLATES, WATT, agreement_loss
-from bayestta.norms import norm_parameters
+from bayestta.methods.watt import TEMPLATES, WATT, agreement_loss
+from bayestta.models._norms import norm_parameters
 from fake_vlm import Fake, names, world
 
 

@@ -18,8 +18,8 @@ from PIL import Image
 
 from bayestta.bench import Run, read_bench, run_bench
 from bayestta.data import list_data, load_data
-from bayestta.paper import Paper
 from bayestta.report import render_table, write_report
+from bayestta.report.paper import Paper
 
 BENCH = Path(__file__).parents[1] / "bench"
 FILES = sorted(path.stem for path in BENCH.glob("*.toml"))
@@ -85,7 +85,7 @@ def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A context of CoOp that fits the text towers of the embedded models."""
-    from bayestta.adapters.coop import save_context
+    from bayestta.methods.coop import save_context
 
     path = tmp_path_factory.mktemp("contexts") / "coop.safetensors"
     save_context(torch.randn(4, 96, generator=torch.Generator().manual_seed(0)), path)

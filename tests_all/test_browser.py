@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bayestta.bench import Run, execute
-from bayestta.paper import Paper
 from bayestta.report import write_report
+from bayestta.report.paper import Paper
 from chromium import Chromium, find
 
 if find() is None:

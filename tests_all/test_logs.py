@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bayestta.cli import app
-from bayestta.result import Result
+from bayestta.evaluation.result import Result
 from feature_file import feature_file
 
 

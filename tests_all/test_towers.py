@@ -7,10 +7,10 @@ import torch
 from torch.nn import functional
 
 from bayestta import load_model
-from bayestta.backends._torchvision import import_torchvision
-from bayestta.backends.open_clip import OpenCLIP, build
-from bayestta.gradcam import find_layer, grad_cam
-from bayestta.norms import norm_parameters
+from bayestta.explain.gradcam import find_layer, grad_cam
+from bayestta.models._norms import norm_parameters
+from bayestta.models._torchvision import import_torchvision
+from bayestta.models.open_clip import OpenCLIP, build
 
 
 def open_clip_model(name: str) -> OpenCLIP:

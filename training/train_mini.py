@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bayestta.backends import mini
-from bayestta.data import sources
-from bayestta.text import TEMPLATES
+from bayestta.data import _sources as sources
+from bayestta.models import mini
+from bayestta.models._text import TEMPLATES
 from captions import SYNONYMS, UNSEEN, captions
 
 HELD_OUT = 5000

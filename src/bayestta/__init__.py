@@ -6,9 +6,7 @@ Five nouns (model, data, stream, adapter, report) and two verbs: `adapt` answers
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,37 +14,37 @@ if TYPE_CHECKING:
     from bayestta.adapter import make_adapter as make_adapter
     from bayestta.adapter import methods as methods
     from bayestta.adapter import register as register
-    from bayestta.adapters.bayes_tta import BayesTTA as BayesTTA
-    from bayestta.covariance import box_m as box_m
     from bayestta.data import list_data as list_data
     from bayestta.data import load_data as load_data
     from bayestta.data import stream as stream
-    from bayestta.gda import log_discriminant as log_discriminant
-    from bayestta.model import list_models as list_models
-    from bayestta.model import load_model as load_model
-    from bayestta.result import Result as Result
-    from bayestta.run import evaluate as evaluate
-    from bayestta.run import run as run
-    from bayestta.stats import GaussianStats as GaussianStats
+    from bayestta.evaluation.result import Result as Result
+    from bayestta.evaluation.steps import evaluate as evaluate
+    from bayestta.evaluation.steps import steps as steps
+    from bayestta.maths.covariance import box_m as box_m
+    from bayestta.maths.discriminant import log_discriminant as log_discriminant
+    from bayestta.maths.stats import GaussianStats as GaussianStats
+    from bayestta.methods.bayestta.method import BayesTTA as BayesTTA
+    from bayestta.models.base import list_models as list_models
+    from bayestta.models.base import load_model as load_model
 
     __version__: str
 
 _HOME = {
     "Adapter": "bayestta.adapter",
-    "BayesTTA": "bayestta.adapters.bayes_tta",
-    "GaussianStats": "bayestta.stats",
-    "Result": "bayestta.result",
-    "box_m": "bayestta.covariance",
-    "evaluate": "bayestta.run",
+    "BayesTTA": "bayestta.methods.bayestta.method",
+    "GaussianStats": "bayestta.maths.stats",
+    "Result": "bayestta.evaluation.result",
+    "box_m": "bayestta.maths.covariance",
+    "evaluate": "bayestta.evaluation.steps",
     "list_data": "bayestta.data",
-    "list_models": "bayestta.model",
+    "list_models": "bayestta.models.base",
     "load_data": "bayestta.data",
-    "load_model": "bayestta.model",
-    "log_discriminant": "bayestta.gda",
+    "load_model": "bayestta.models.base",
+    "log_discriminant": "bayestta.maths.discriminant",
     "make_adapter": "bayestta.adapter",
     "methods": "bayestta.adapter",
     "register": "bayestta.adapter",
-    "run": "bayestta.run",
+    "steps": "bayestta.evaluation.steps",
     "stream": "bayestta.data",
 }
 
@@ -75,15 +73,3 @@ def _version() -> str:
         return version("bayestta")
     except PackageNotFoundError:  # the source on the path, never installed
         return "0+unknown"
-
-
-class _Package(ModuleType):
-    """`run` is a verb and a file: importing the file first must not hide the verb."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "run" and isinstance(value, ModuleType):
-            value = value.run
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -18,9 +18,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bayestta.files import replacing
-from bayestta.model import VLM
+from bayestta.models._text import check_names, check_templates, classifier
+from bayestta.models.base import VLM
 from bayestta.names import unknown
-from bayestta.text import check_names, check_templates, classifier
 
 SCHEMA = 1
 COMMON = ("self", "model", "names", "templates", "seed")
@@ -267,10 +267,10 @@ def register(cls: A) -> A:
 
 
 def methods() -> dict[str, type[Adapter]]:
-    """All methods by name; the files of `bayestta.adapters` are found by walking the package."""
-    package = importlib.import_module("bayestta.adapters")
+    """All methods by name; the files of `bayestta.methods` are found by walking the package."""
+    package = importlib.import_module("bayestta.methods")
     for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"bayestta.adapters.{module.name}")
+        importlib.import_module(f"bayestta.methods.{module.name}")
     return dict(sorted(_REGISTRY.items()))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from bayestta.bench.event import Event
 from bayestta.bench.plan import Run
 from bayestta.bench.pool import attempt
-from bayestta.result import Result
+from bayestta.evaluation.result import Result
 
 
 def carry_out_on_ray(

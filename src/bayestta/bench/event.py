@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bayestta.bench.plan import Run
-from bayestta.result import Result
+from bayestta.evaluation.result import Result
 
 
 @dataclass(frozen=True)

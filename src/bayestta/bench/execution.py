@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bayestta.bench.plan import Run
+from bayestta.evaluation.result import Result
 from bayestta.names import unknown
-from bayestta.result import Result
 
 if TYPE_CHECKING:
     from bayestta.adapter import Adapter
     from bayestta.data import Data
-    from bayestta.model import VLM
-    from bayestta.run import Step
+    from bayestta.evaluation.steps import Step
+    from bayestta.models.base import VLM
 
 CACHE_GB = 2.0  # of image tensors, under the data folder
 _model: tuple[tuple[str, str, str], VLM] | None = None  # the last one of this process
@@ -60,8 +60,8 @@ def execute(
     """
     from bayestta.adapter import make_adapter
     from bayestta.data import check_split, load_data, stream
-    from bayestta.data.streaming import sizes
-    from bayestta.run import evaluate
+    from bayestta.data._stream import sizes
+    from bayestta.evaluation.steps import evaluate
 
     model = model or load(run)
     if data is None:
@@ -93,7 +93,7 @@ def execute(
 
     watch = None
     if run.explain:
-        from bayestta.explain import Explain
+        from bayestta.explain.observer import Explain
 
         watch = Explain(adapter)
         batches = watch.watch(batches)
@@ -139,7 +139,7 @@ def execute(
 def load(run: Run) -> VLM:
     """The run's model; a process keeps the last one, so that runs of one model load it once."""
     global _model
-    from bayestta.model import load_model
+    from bayestta.models.base import load_model
 
     key = (run.model, run.device, run.precision)
     if _model is None or _model[0] != key:
@@ -150,7 +150,7 @@ def load(run: Run) -> VLM:
 
 def pick_templates(name: str, data: Data) -> list[str]:
     """The data set's own templates, or a set by name."""
-    from bayestta.text import TEMPLATES, templates
+    from bayestta.models._text import TEMPLATES, templates
 
     valid = ("data", *TEMPLATES, "eighty")
     if name not in valid:
@@ -183,8 +183,8 @@ def _check_pair(model: VLM, data: Data) -> None:
 def _cache(run: Run, gigabytes: float) -> Any:
     if gigabytes <= 0:
         return None
-    from bayestta.data.sources import cache_root
-    from bayestta.data.tensors import TensorCache
+    from bayestta.data._sources import cache_root
+    from bayestta.data._tensors import TensorCache
 
     told = [run.data, run.root, run.split, run.options]
     identity = json.dumps(told, sort_keys=True, default=str)

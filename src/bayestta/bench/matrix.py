@@ -16,7 +16,7 @@ from bayestta.bench.event import Event
 from bayestta.bench.execution import CACHE_GB
 from bayestta.bench.plan import Run
 from bayestta.bench.pool import carry_out, cores
-from bayestta.result import Result, write_atomic
+from bayestta.evaluation.result import Result, write_atomic
 
 
 def run_bench(

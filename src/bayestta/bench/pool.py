@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from bayestta.bench.event import Event
 from bayestta.bench.plan import Run
-from bayestta.result import Result
+from bayestta.evaluation.result import Result
 
 if TYPE_CHECKING:
-    from bayestta.run import Step
+    from bayestta.evaluation.steps import Step
 
 EVERY = 0.25  # seconds between two messages on the progress of a run
 PATIENCE = 5.0  # seconds for a process to end before it is killed

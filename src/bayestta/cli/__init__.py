@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bayestta.cli.app import app
+from bayestta.cli._app import app
 
 # Each file adds its commands to the app; the order is that of `bayestta --help`.
 from bayestta.cli import demo, run, predict, bench, report, features  # isort: skip

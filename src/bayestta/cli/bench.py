@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bayestta.cli import jobs
-from bayestta.cli.app import Quiet, app, examples, screen
-from bayestta.cli.screen import Screen
+from bayestta.cli import _preparation as jobs
+from bayestta.cli._app import Quiet, app, examples, screen
+from bayestta.cli._screen import Screen
 
 if TYPE_CHECKING:
     from bayestta.bench import Run
@@ -69,9 +69,9 @@ def bench(
 
     from bayestta.bench import TimeLeft, read_bench, run_bench
     from bayestta.bench.pool import cores
-    from bayestta.cli.progress import BenchBars
-    from bayestta.paper import Paper
+    from bayestta.cli._progress import BenchBars
     from bayestta.report import render_table, write_report
+    from bayestta.report.paper import Paper
 
     runs = read_bench(file)
     if limit is not None:
@@ -99,7 +99,7 @@ def bench(
 
 def fetch(show: Screen, runs: list[Run]) -> None:
     """Get the data before the first run; what cannot be had fails the runs that need it."""
-    from bayestta.data.sources import DownloadError
+    from bayestta.data._sources import DownloadError
 
     for data, root in dict.fromkeys((run.data, run.root) for run in runs):
         try:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bayestta.cli import jobs
-from bayestta.cli.app import MARKUP, Quiet, app, examples, screen
+from bayestta.cli import _preparation as jobs
+from bayestta.cli._app import MARKUP, Quiet, app, examples, screen
 from bayestta.names import unknown
 
 if TYPE_CHECKING:
-    from bayestta.cli.screen import Screen
+    from bayestta.cli._screen import Screen
     from bayestta.data import Part
 
 data = typer.Typer(
@@ -86,7 +86,7 @@ def check(
     The exit code is 1 where sets were named and one of them is not there.
     """
     from bayestta.data import list_data
-    from bayestta.data.sources import cache_root
+    from bayestta.data._sources import cache_root
 
     show, infos = screen(ctx, quiet), {info.name: info for info in list_data()}
     for name in names or ():

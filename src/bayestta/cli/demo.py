@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bayestta.cli import jobs
-from bayestta.cli.app import Quiet, app, examples, screen
-from bayestta.cli.screen import Bars, Screen
+from bayestta.cli import _preparation as jobs
+from bayestta.cli._app import Quiet, app, examples, screen
+from bayestta.cli._screen import Bars, Screen
 
 if TYPE_CHECKING:
-    from bayestta.result import Result
+    from bayestta.evaluation.result import Result
 
 STREAMS = (("lit", "cifar10-light"), ("mini-rn", "rmnist"))
 METHODS = ("zero-shot", "bayestta")
@@ -56,7 +56,7 @@ def demo(
 def compare(show: Screen, model: str, data: str, *, limit: int, seed: int) -> list[Result]:
     """The methods on one and the same stream, one after the other."""
     from bayestta.bench import Run, execute
-    from bayestta.data.streaming import sizes
+    from bayestta.data._stream import sizes
 
     vlm = jobs.open_model(show, model)
     source = jobs.open_data(show, data)

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from bayestta.cli import jobs
-from bayestta.cli.app import Quiet, app, examples, screen
-from bayestta.cli.screen import Bars
-from bayestta.cli.settings import parse_options
+from bayestta.cli import _preparation as jobs
+from bayestta.cli._app import Quiet, app, examples, screen
+from bayestta.cli._options import parse_options
+from bayestta.cli._screen import Bars
 
 
 @app.command(
@@ -55,9 +55,9 @@ def features(
     jobs.check_device(device, precision)
 
     from bayestta.data import check_split
-    from bayestta.data.streaming import sizes
-    from bayestta.features import write_features
-    from bayestta.text import templates as template_set
+    from bayestta.data._stream import sizes
+    from bayestta.models._feature_file import write_features
+    from bayestta.models._text import templates as template_set
 
     lines = [line for name in ["single", *(templates or [])] for line in template_set(name)]
     vlm = jobs.open_model(show, model, device=device, precision=precision)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bayestta.cli.app import Quiet, app, examples, screen
+from bayestta.cli._app import Quiet, app, examples, screen
 from bayestta.names import unknown
 
 COLUMNS = {  # of the table; the JSON has them all
@@ -45,7 +45,7 @@ def list_(
 
 def _methods() -> list[dict[str, Any]]:
     from bayestta.adapter import hyperparameters, methods
-    from bayestta.result import plain
+    from bayestta.evaluation.result import plain
 
     keys = ("title", "citation", "tunes", "views", "reset", "answer", "cost", "fidelity")
     return [
@@ -65,6 +65,6 @@ def _data() -> list[dict[str, Any]]:
 
 
 def _models() -> list[dict[str, Any]]:
-    from bayestta.model import list_models
+    from bayestta.models.base import list_models
 
     return [dict(row) for row in list_models()]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bayestta.cli import jobs
-from bayestta.cli.app import Quiet, app, examples, screen
-from bayestta.cli.screen import Bars, Screen
-from bayestta.cli.settings import parse_settings
+from bayestta.cli import _preparation as jobs
+from bayestta.cli._app import Quiet, app, examples, screen
+from bayestta.cli._options import parse_settings
+from bayestta.cli._screen import Bars, Screen
 
 if TYPE_CHECKING:
     from bayestta.adapter import Adapter
@@ -131,7 +131,7 @@ def answers(
     """The rows of each batch, in the order of the stream."""
     from bayestta.adapter import make_adapter
     from bayestta.data import stream
-    from bayestta.run import run
+    from bayestta.evaluation.steps import steps
 
     model, domain = adapter.model, data[data.domains[0]]
     reference = make_adapter("zero-shot", model, adapter.names, adapter.templates)
@@ -142,7 +142,7 @@ def answers(
     title = f"{adapter.name} with {model.name} on {data.root}"
     with Bars(show, title, {name: len(data[name]) for name in data.domains}) as bars:
         progress = bars.follow(adapter.name)
-        for step, batch in zip(run(adapter, theirs), ours, strict=False):
+        for step, batch in zip(steps(adapter, theirs), ours, strict=False):
             plain = step.sketch if same else None
             if plain is None:
                 plain = reference.predict(getattr(batch.x, "plain", batch.x))
@@ -167,7 +167,7 @@ def answers(
 
 def save(adapter: Adapter, rows: list[Row], state: Path | None, out: Path | None) -> None:
     """State and answers belong together: each is written whole, one right after the other."""
-    from bayestta.result import write_atomic
+    from bayestta.evaluation.result import write_atomic
 
     file = io.StringIO()
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")

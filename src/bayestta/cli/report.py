@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from bayestta.cli import jobs
-from bayestta.cli.app import Quiet, app, examples, screen
+from bayestta.cli import _preparation as jobs
+from bayestta.cli._app import Quiet, app, examples, screen
 
 
 @app.command(
@@ -40,10 +40,10 @@ def report(
     """
     show = screen(ctx, quiet)
 
+    from bayestta.evaluation.result import Result
     from bayestta.names import unknown
-    from bayestta.paper import Paper
     from bayestta.report import SUFFIXES, render_table, write_report
-    from bayestta.result import Result
+    from bayestta.report.paper import Paper
 
     for path in out or []:  # all of them, before the first is written
         jobs.check_out(path)

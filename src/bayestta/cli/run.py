@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bayestta.cli import jobs
-from bayestta.cli.app import Quiet, app, examples, screen
-from bayestta.cli.screen import Bars
-from bayestta.cli.settings import parse_options, parse_settings
+from bayestta.cli import _preparation as jobs
+from bayestta.cli._app import Quiet, app, examples, screen
+from bayestta.cli._options import parse_options, parse_settings
+from bayestta.cli._screen import Bars
 
 if TYPE_CHECKING:
-    from bayestta.run import Step
+    from bayestta.evaluation.steps import Step
 
 
 @app.command(
@@ -78,8 +78,8 @@ def run(
     jobs.check_device(device, precision)
 
     from bayestta.bench import Run, execute
-    from bayestta.data.streaming import sizes
-    from bayestta.logs import open_log
+    from bayestta.bench.logs import open_log
+    from bayestta.data._stream import sizes
     from bayestta.report import render_table
 
     told = Run(

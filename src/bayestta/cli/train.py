@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bayestta.cli import jobs
-from bayestta.cli.app import MARKUP, Quiet, app, examples, screen
-from bayestta.cli.screen import Screen
+from bayestta.cli import _preparation as jobs
+from bayestta.cli._app import MARKUP, Quiet, app, examples, screen
+from bayestta.cli._screen import Screen
 
 if TYPE_CHECKING:
     from bayestta.data import Data
@@ -91,7 +91,7 @@ def coop(
     jobs.check_device(device, precision)
     source = labelled(show, data, root, split)
 
-    from bayestta.adapters.coop import default_epochs, pick_shots, save_context, train_coop
+    from bayestta.methods.coop import default_epochs, pick_shots, save_context, train_coop
 
     chosen = domains or []
     pick_shots(source, shots, seed, chosen)  # too few images are told before a model is loaded
@@ -138,8 +138,8 @@ def coop(
 def labelled(show: Screen, name: str, root: Path | None, split: str | None) -> Data:
     """Labelled images apart from those that results are reported on."""
     from bayestta.data import load_data
-    from bayestta.data.arrays import SPLITS, ArrayData
-    from bayestta.data.base import REGISTRY
+    from bayestta.data._arrays import SPLITS, ArrayData
+    from bayestta.data._base import REGISTRY
 
     if Path(name).is_dir():
         return load_data("folder", root=name)

@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from bayestta.data.base import (
+from bayestta.data._base import (
     REGISTRY,
     Batch,
     Data,
@@ -21,7 +21,7 @@ from bayestta.data.base import (
     check_split,
     register_data,
 )
-from bayestta.data.streaming import stream
+from bayestta.data._stream import stream
 from bayestta.names import unknown
 
 __all__ = [
@@ -84,7 +84,7 @@ def get_data(name: str, *, root: str | os.PathLike[str] | None = None) -> Path |
 
     None means that the set needs no download.
     """
-    from bayestta.data import sources
+    from bayestta.data import _sources as sources
 
     _walk()
     if name not in REGISTRY and name not in sources.SOURCES:

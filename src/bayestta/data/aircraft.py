@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bayestta.data.base import missing, register_data
-from bayestta.data.coop_split import CoOpData, Item, check_items
+from bayestta.data._base import missing, register_data
+from bayestta.data._coop_split import CoOpData, Item, check_items
 
 
 @register_data("aircraft")

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bayestta.data.arrays import CIFAR10, ArrayData, Pixels
-from bayestta.data.base import register_data
+from bayestta.data._arrays import CIFAR10, ArrayData, Pixels
+from bayestta.data._base import register_data
 
 
 @register_data("cifar10-light")

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
 
-from bayestta.data.arrays import CIFAR10, ArrayData, Pixels, each
-from bayestta.data.base import generator, register_data
+from bayestta.data._arrays import CIFAR10, ArrayData, Pixels, each
+from bayestta.data._base import generator, register_data
 
 Floats = NDArray[np.float64]  # (n,H,W,3) in 0..1
 Draws = list[np.random.Generator]  # one an image

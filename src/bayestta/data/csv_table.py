@@ -9,9 +9,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from bayestta.data.base import ImageError, register_data
-from bayestta.data.images import read_image
-from bayestta.data.timed import DOMAINS, TimedData
+from bayestta.data._base import ImageError, register_data
+from bayestta.data._images import read_image
+from bayestta.data._timed import DOMAINS, TimedData
 from bayestta.names import unknown
 
 

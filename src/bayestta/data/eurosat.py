@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bayestta.data.base import register_data
-from bayestta.data.coop_split import CoOpData
+from bayestta.data._base import register_data
+from bayestta.data._coop_split import CoOpData
 
 
 @register_data("eurosat")

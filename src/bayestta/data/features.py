@@ -9,11 +9,11 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from bayestta.data.base import Data, Dataset, Index, register_data
+from bayestta.data._base import Data, Dataset, Index, register_data
 from bayestta.names import unknown
 
 if TYPE_CHECKING:
-    from bayestta.features import Features
+    from bayestta.models._feature_file import Features
 
 
 class FeatureDomain(Dataset):
@@ -52,7 +52,7 @@ class FeatureData(Data):
     """
 
     def __init__(self, *, root: str | os.PathLike[str] | None = None) -> None:
-        from bayestta.features import read_features
+        from bayestta.models._feature_file import read_features
 
         if root is None:
             raise ValueError(

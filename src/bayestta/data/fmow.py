@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bayestta.data.base import Data, Part, missing, register_data
+from bayestta.data._base import Data, Part, missing, register_data
+from bayestta.data._sources import cache_root
+from bayestta.data._wildtime import SPLITS, read_years
 from bayestta.data.folder import FolderDomain
-from bayestta.data.sources import cache_root
-from bayestta.data.wildtime import SPLITS, read_years
 from bayestta.names import unknown
 
 FOLDER, FILE = "fmow_v1.1", "fmow.pkl"

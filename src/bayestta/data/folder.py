@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from bayestta.data.base import Data, Dataset, Index, register_data
-from bayestta.data.images import EXTENSIONS, formats, read_image
+from bayestta.data._base import Data, Dataset, Index, register_data
+from bayestta.data._images import EXTENSIONS, formats, read_image
 from bayestta.names import unknown
 
 ONE_DOMAIN = "stream"
@@ -75,8 +75,8 @@ class Folder(Data):
         templates: Sequence[str] | None = None,
         flat: bool = False,
     ) -> None:
-        from bayestta.text import check_names, check_templates
-        from bayestta.text import templates as template_set
+        from bayestta.models._text import check_names, check_templates
+        from bayestta.models._text import templates as template_set
 
         if sort not in SORTS:
             raise ValueError(unknown("sort", sort, SORTS))

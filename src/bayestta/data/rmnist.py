@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from bayestta.data.arrays import DIGITS, ArrayData, Pixels, each
-from bayestta.data.base import permutation, register_data
+from bayestta.data._arrays import DIGITS, ArrayData, Pixels, each
+from bayestta.data._base import permutation, register_data
 
 SEED = 9  # of the permutation that deals the images out; changing it makes another data set
 

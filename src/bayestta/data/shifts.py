@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image, ImageFilter
 
-from bayestta.data.arrays import CIFAR10, DIGITS, ArrayData, Pixels, each
-from bayestta.data.base import register_data
+from bayestta.data._arrays import CIFAR10, DIGITS, ArrayData, Pixels, each
+from bayestta.data._base import register_data
 
 
 class _CIFAR10(ArrayData):

@@ -9,10 +9,10 @@ from typing import Any
 
 from PIL import Image
 
-from bayestta.data.base import register_data
-from bayestta.data.images import decode_image
-from bayestta.data.shards import Sample, find_shards, index_shard
-from bayestta.data.timed import DOMAINS, TimedData
+from bayestta.data._base import register_data
+from bayestta.data._images import decode_image
+from bayestta.data._shards import Sample, find_shards, index_shard
+from bayestta.data._timed import DOMAINS, TimedData
 
 
 @register_data("webdataset")

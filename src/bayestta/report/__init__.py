@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from bayestta.evaluation.result import Result, write_atomic
 from bayestta.names import unknown
-from bayestta.paper import Paper
 from bayestta.report.formats import FORMATS, render_table
 from bayestta.report.page import render_page, write_page
-from bayestta.result import Result, write_atomic
+from bayestta.report.paper import Paper
 
 __all__ = ["FORMATS", "render_page", "render_table", "write_page", "write_report"]
 

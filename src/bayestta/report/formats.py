@@ -10,16 +10,16 @@ import shutil
 import sys
 from collections.abc import Sequence
 
+from bayestta.evaluation.result import Result
 from bayestta.names import unknown
-from bayestta.paper import Paper
-from bayestta.report.confused import confusion_table
+from bayestta.report.confusion import confusion_table
 from bayestta.report.groups import Group, group
 from bayestta.report.lines import COLUMNS, lines
+from bayestta.report.paper import Paper
 from bayestta.report.reported import reported_tables
 from bayestta.report.rounds import forgetting_table, round_table
 from bayestta.report.sensitivity import sensitivity_tables
 from bayestta.report.tables import Cell, Table, comparison
-from bayestta.result import Result
 
 FORMATS = ("terminal", "markdown", "latex", "csv")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from bayestta.result import Result, plain
+from bayestta.evaluation.result import Result, plain
 
 ZERO_SHOT = "zero-shot"
 CURVES = 12  # in one figure, before nobody can tell them apart

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bayestta.paper import Paper, Reported
-from bayestta.report.confused import matrices, worst
+from bayestta.evaluation.result import Result
+from bayestta.report.confusion import matrices, worst
 from bayestta.report.groups import Group, Row, Value
+from bayestta.report.paper import Paper, Reported
 from bayestta.report.reported import find
-from bayestta.result import Result
 
 COLUMNS = (
     *("data", "model", "method", "label", "seeds", "domain", "images"),

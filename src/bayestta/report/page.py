@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from bayestta.paper import Paper
-from bayestta.report.confused import confusion_section
+from bayestta.evaluation.result import Result, write_atomic
+from bayestta.report.confusion import confusion_section
 from bayestta.report.curves import by_domain, by_stream, calibration
 from bayestta.report.facts import details, records, seeds
 from bayestta.report.groups import Group, group
 from bayestta.report.markup import html_table, sentence, titled
+from bayestta.report.paper import Paper
 from bayestta.report.pictures import pictures_section
 from bayestta.report.reported import reported_tables
 from bayestta.report.rounds import rounds_section
@@ -19,7 +20,6 @@ from bayestta.report.sensitivity import sensitivity_section
 from bayestta.report.style import CSS
 from bayestta.report.tables import comparison, number
 from bayestta.report.trade import trade_off
-from bayestta.result import Result, write_atomic
 
 # A browser may fetch and run nothing; pictures are in the page itself.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bayestta.paper import Paper, Reported
 from bayestta.report.groups import Group, Row, Value
+from bayestta.report.paper import Paper, Reported
 from bayestta.report.tables import DOMAINS, Cell, Table, accuracy, by_columns, cells, number
 
 

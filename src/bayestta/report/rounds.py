@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from bayestta.evaluation.result import Result
 from bayestta.report.curves import figure
 from bayestta.report.groups import Group, Row, Value
 from bayestta.report.markup import html_table, sentence, titled
 from bayestta.report.plots import Axis, Point, Series
 from bayestta.report.tables import DOMAINS, Cell, Table, by_columns, cells, number
-from bayestta.result import Result
 
 
 def round_table(g: Group) -> Table | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from bayestta.evaluation.result import Result
 from bayestta.report.groups import Group, Row, Value
-from bayestta.result import Result
 
 NONE = "–"
 DOMAINS = 16  # a table with more columns is no longer read; the CSV has them all

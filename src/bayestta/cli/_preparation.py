@@ -1,0 +1,143 @@
+"""What several commands do before their own work: check, get the data, load the model."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bayestta.cli._screen import Screen
+from bayestta.names import unknown
+
+if TYPE_CHECKING:
+    from bayestta.data import Data
+    from bayestta.models.base import VLM
+
+METHOD = "bayestta"
+MODEL = "lit"
+PRECISIONS = ("fp32", "bf16", "fp16")
+
+Method = Annotated[str, typer.Option("--method", "-m", help="See `bayestta list methods`.")]
+Model = Annotated[
+    str, typer.Option("--model", help="Name, open_clip:NAME/TAG, hf:ID or path of a checkpoint.")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A hyper-parameter; may be repeated."),
+]
+Seed = Annotated[int, typer.Option("--seed", help="Of the order of the images and of the method.")]
+Templates = Annotated[
+    str, typer.Option("--templates", help="Prompts: data (its own), single, seven or eighty.")
+]
+DataName = Annotated[str, typer.Option("--data", "-d", help="See `bayestta list data`.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Images a domain, at most.")]
+BatchSize = Annotated[int, typer.Option("--batch-size", "-b", min=1)]
+Split = Annotated[str | None, typer.Option("--split", help="Which images, such as test or all.")]
+Root = Annotated[
+    Path | None, typer.Option("--root", help="Folder of the cached data, or of your images.")
+]
+Option = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="KEY=VALUE", help="Of the data set; may be repeated."),
+]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps …")]
+Precision = Annotated[str, typer.Option("--precision", help="Of the weights: fp32, bf16 or fp16.")]
+Workers = Annotated[
+    int, typer.Option("--workers", help="Processes that open images; 0 does it in this one.")
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Stop at an image that cannot be decoded; else skip it.")
+]
+
+
+def check_out(path: Path | None) -> None:
+    """Refuse, before the work, a file that could not be written after it."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder: give the name of a file in it.")
+    folder = path.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise ValueError(
+            f"{path} cannot be written, as {folder} does not allow it: choose another."
+        )
+
+
+def check_device(device: str, precision: str) -> None:
+    """Refuse what is certain to fail before data are fetched."""
+    import torch
+
+    if precision not in PRECISIONS:
+        raise ValueError(unknown("precision", precision, PRECISIONS))
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        first = str(error).splitlines()[0][:150]
+        raise ValueError(f"device {device!r} cannot be used ({first}): use --device cpu.") from None
+
+
+def fetch_data(screen: Screen, name: str, root: Path | None = None) -> Path | None:
+    """Get the files of a data set, saying so while it lasts; None where there is nothing to get."""
+    from bayestta.data import get_data, list_data
+    from bayestta.data._base import REGISTRY
+    from bayestta.data._sources import SOURCES, cache_root
+
+    list_data()  # registers them
+    source = getattr(REGISTRY[name], "source", None) if name in REGISTRY else name
+    if source not in SOURCES or (folder := cache_root(root) / source).exists():
+        return get_data(name, root=root)
+    with screen.wait(f"Downloading {source} into {folder}: once, up to a few minutes …"):
+        return get_data(name, root=root)
+
+
+def open_data(
+    screen: Screen,
+    name: str,
+    *,
+    root: Path | None = None,
+    split: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Data:
+    """`load_data`, with a word on the download."""
+    from bayestta.data import load_data
+
+    check_data(name)
+    fetch_data(screen, name, root)
+    return load_data(name, root=root, split=split, **(options or {}))
+
+
+def check_data(name: str) -> None:
+    """Refuse an unknown name before anything is loaded."""
+    from bayestta.data import list_data
+
+    names = [info.name for info in list_data()]
+    if name not in names:
+        raise ValueError(unknown("data set", name, names))
+
+
+def open_model(screen: Screen, name: str, *, device: str = "cpu", precision: str = "fp32") -> VLM:
+    from bayestta.models.base import load_model
+
+    with screen.wait(f"Loading {name} …"):
+        return load_model(name, device=device, precision=precision)
+
+
+def tell_skipped(screen: Screen, data: Data) -> None:
+    """A word on images that could not be read."""
+    if data.skipped:
+        shown = "; ".join(data.skipped[:3]) + "; …" * (len(data.skipped) > 3)
+        count = f"{len(data.skipped)} image{'s' * (len(data.skipped) > 1)}"
+        screen.note(f"Skipped {count}: {shown}")
+
+
+def tell_guard(screen: Screen, guard: dict[str, Any] | None) -> None:
+    """A collapse that was caught is never hidden."""
+    if guard and guard.get("returns"):
+        reason = next((event["reason"] for event in guard.get("events", [])), "")
+        times = f"{guard['returns']} time{'s' * (guard['returns'] > 1)}"
+        screen.note(f"The guard went back to the last good state {times}, as {reason}.")

@@ -1,0 +1,141 @@
+"""What a person sees: bars and colours on a terminal, plain lines anywhere else.
+
+Answers go to stdout; progress, notes and errors to stderr, so that a pipe gets the answers alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from bayestta.evaluation.steps import Step
+
+ROWS = 16  # bars on the screen at once; the oldest give way
+
+
+class Screen:
+    """Where a command writes; `quiet` silences all but answers and errors."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
+        self.out, self.err = Console(highlight=False), Console(stderr=True, highlight=False)
+
+    def say(self, text: str) -> None:
+        """An answer, as it is: no wrapping, no markup."""
+        print(text)
+
+    def note(self, text: str) -> None:
+        if not self.quiet:
+            self.err.print(Text(text), soft_wrap=True)
+
+    def error(self, text: str) -> None:
+        self.err.print(Text(f"Error: {text}", style="bold red"), soft_wrap=True)
+
+    @contextmanager
+    def wait(self, text: str) -> Iterator[None]:
+        """Say what takes a while, with a spinner where one can be seen."""
+        if self.quiet or not self.err.is_terminal:
+            self.note(text)
+            yield
+            return
+        with self.err.status(Text(text)):
+            yield
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Columns: boxed and wrapped on a terminal, aligned and whole elsewhere."""
+        if self.out.is_terminal:
+            table = Table(*header, header_style="bold")
+            for row in rows:
+                table.add_row(*(Text(cell) for cell in row))
+            self.out.print(table)
+            return
+        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+        for row in (header, *rows):
+            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+            self.say("  ".join(cells).rstrip())
+
+
+class Bars:
+    """One bar a domain, with the accuracy so far; methods that are compared share the bars.
+
+    >>> with Bars(Screen(quiet=True), "lit on rmnist", {"0": 8}) as bars:
+    ...     progress = bars.follow("zero-shot")  # to be called with every step
+    """
+
+    def __init__(self, screen: Screen, title: str, sizes: Mapping[str, int]) -> None:
+        self.screen, self.title, self.sizes = screen, title, sizes
+        self.live = screen.err.is_terminal and not screen.quiet
+        columns = (
+            TextColumn("{task.description}", markup=False),  # names of folders are no markup
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[scores]}", markup=False),
+            TimeElapsedColumn(),
+        )
+        self.progress = Progress(*columns, console=screen.err, disable=not self.live)
+        self.tasks: dict[str, Any] = {}
+        self.scores: dict[str, dict[str, str]] = {}  # domain -> method -> accuracy
+        # (method, domain, round) -> images, images with a label, hits
+        self.seen: dict[tuple[str, str, int], list[int]] = {}
+        self.last: tuple[str, str, int] | None = None
+
+    def __enter__(self) -> Bars:
+        self.screen.note(self.title)
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+        if kind is None:
+            self._finish()
+
+    def follow(self, method: str) -> Callable[[Step], None]:
+        """The callback for one method's pass over the stream."""
+
+        def update(step: Step) -> None:
+            key = (method, step.domain, step.round)
+            if key != self.last:
+                self._finish()
+                self._begin(step.domain)
+                self.last = key
+            seen = self.seen.setdefault(key, [0, 0, 0])
+            seen[0] += step.n
+            if step.y is not None:
+                seen[1] += step.n
+                seen[2] += int((step.probabilities.argmax(1).cpu() == step.y.cpu()).sum())
+                self.scores.setdefault(step.domain, {})[method] = f"{100 * seen[2] / seen[1]:.1f} %"
+            told = "  ".join(f"{k} {v}" for k, v in self.scores.get(step.domain, {}).items())
+            self.progress.update(self.tasks[step.domain], completed=seen[0], scores=told)
+
+        return update
+
+    def _begin(self, domain: str) -> None:
+        if domain in self.tasks:
+            self.progress.reset(self.tasks[domain])
+            return
+        width = max(map(len, self.sizes), default=0)
+        self.tasks[domain] = self.progress.add_task(
+            f"  {domain:>{width}}", total=self.sizes.get(domain), scores=""
+        )
+        if len(self.tasks) > ROWS:
+            self.progress.update([*self.tasks.values()][-ROWS - 1], visible=False)
+
+    def _finish(self) -> None:
+        """Where there are no bars, a line for the domain that has just ended."""
+        if self.last is None or self.live:
+            return
+        method, domain, _ = self.last
+        images = self.seen[self.last][0]
+        score = self.scores.get(domain, {}).get(method)
+        self.screen.note(f"  {domain}: {method}{f' {score}' if score else ''}, {images} images")

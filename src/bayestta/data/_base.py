@@ -1,0 +1,212 @@
+"""What a data set is: an ordered family of domains, each a sequence of images, and the registry."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+Index = Sequence[int] | NDArray[np.int64]
+
+
+class ImageError(ValueError):
+    """An image that cannot be decoded; the message is the path and the reason."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """A step of a stream; only the runner looks at `y` and `domain`.
+
+    With more than one view, `x` is a `bayestta.data._views.Views`: that shape, made slice by slice.
+    """
+
+    x: Tensor  # (B,C,H,W), or (B,V,C,H,W) lazily
+    y: Tensor | None  # (B,), None where nobody knows
+    domain: str
+    index: Tensor  # (B,) positions in data[domain]
+    round: int = 1  # how often the stream has come to the first domain
+
+
+class Dataset:
+    """One domain: a sequence of (RGB image, label or None).
+
+    `pixels` and `tensors` are faster ways in, for sets that have them: grey levels of many images
+    at once, and inputs of the model that need no transform (cached features).
+    """
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __getitem__(self, i: int) -> tuple[Image.Image, int | None]:
+        raise NotImplementedError
+
+    def labels(self, index: Index) -> Tensor | None:
+        """(n,) int64, without decoding an image; None where the set is unlabelled."""
+        return None
+
+    def pixels(self, index: Index) -> Tensor | None:
+        """(n,H,W,3) uint8, or None where images have to be opened one by one."""
+        return None
+
+    def tensors(self, index: Index) -> Tensor | None:
+        """(n,...) ready for the model, or None where the transform has to make them."""
+        return None
+
+    def path(self, i: int) -> str:
+        """Where image `i` comes from, for messages and tables of predictions."""
+        return f"image {i}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file or folder that a data set needs, at the path where it is expected."""
+
+    path: str
+    found: bool
+    note: str = ""
+
+
+def missing(name: str, path: object) -> str:
+    """The sentence for a file that is not where it is expected.
+
+    >>> missing("dtd", "data/dtd")
+    "'dtd' needs data/dtd, which is not there: `bayestta data check dtd` says what goes where."
+    """
+    return (
+        f"{name!r} needs {path}, which is not there: "
+        f"`bayestta data check {name}` says what goes where."
+    )
+
+
+class Data:
+    """An ordered family of domains over one list of classes."""
+
+    # Known before any file is read; empty where the user's files decide.
+    class_names: ClassVar[tuple[str, ...]] = ()
+    domain_names: ClassVar[tuple[str, ...]] = ()
+    class_count: ClassVar[int] = 0  # where it is known, and the names are in the files
+
+    name: str
+    classes: list[str]
+    templates: list[str]
+    domains: list[str]  # in time order
+    labelled: bool = True
+    split: str = "test"
+    contains: frozenset[str] = frozenset()  # "source/split" of every image, see check_split
+    skipped: list[str]  # "path: reason" of the images that stream() could not decode
+
+    def __getitem__(self, domain: str) -> Dataset:
+        raise NotImplementedError
+
+    @classmethod
+    def check(cls, root: str | os.PathLike[str] | None = None) -> list[Part]:
+        """What the set needs on disk and whether it is there; empty for a person's own files."""
+        from bayestta.data._sources import cache_root
+
+        source = getattr(cls, "source", None)
+        if source is None:
+            return []
+        folder = cache_root(root) / source
+        cached = folder.is_dir()
+        note = "cached" if cached else f"not cached: `bayestta data get {cls.name}` fetches it"
+        return [Part(str(folder), cached, note)]
+
+
+class Trained(Protocol):
+    """What check_split needs to know of a model."""
+
+    name: str
+    trained_on: frozenset[str]
+
+
+def check_split(model: Trained, data: Data) -> None:
+    """Raise ValueError where the model was trained on images of the data."""
+    seen = sorted(model.trained_on & data.contains)
+    if seen:
+        raise ValueError(
+            f"model {model.name!r} was trained on {' and '.join(seen)}, which split {data.split!r} "
+            f"of {data.name!r} contains, so its accuracy there says nothing: use split 'test', or "
+            "a model that has not seen these images."
+        )
+
+
+def permutation(n: int, *key: object) -> NDArray[np.int64]:
+    """A permutation of range(n) that the key alone decides, on any machine and any NumPy.
+
+    It sorts raw bits, whose stream NumPy guarantees; `Generator.permutation` may change.
+
+    >>> permutation(5, 1, "night").tolist() == permutation(5, 1, "night").tolist()
+    True
+    """
+    return np.argsort(generator(*key).bit_generator.random_raw(n), kind="stable")
+
+
+def generator(*key: object) -> np.random.Generator:
+    """Random numbers that the key alone decides."""
+    digest = hashlib.sha256("/".join(map(str, key)).encode()).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
+
+
+@dataclass(frozen=True)
+class DataInfo:
+    """What `bayestta list data` says of a set; counts are None where the user's files decide."""
+
+    name: str
+    title: str
+    domains: int | None
+    classes: int | None
+    citation: str
+    licence: str
+    get: str
+
+
+REGISTRY: dict[str, type[Data]] = {}
+D = TypeVar("D", bound=type[Data])
+
+
+def register_data(name: str) -> Callable[[D], D]:
+    """Make `load_data(name)` build the class; its docstring has `Citation:`, `Licence:`, `Get:`.
+
+    The class takes its options as keywords, `root` and, where it has splits, `split` among them.
+    """
+
+    def register(cls: D) -> D:
+        if name in REGISTRY and REGISTRY[name].__qualname__ != cls.__qualname__:
+            raise ValueError(
+                f"data set {name!r} is already {REGISTRY[name].__qualname__}: choose another name."
+            )
+        cls.name = name
+        REGISTRY[name] = cls
+        return cls
+
+    return register
+
+
+def about(name: str, cls: type[Data]) -> DataInfo:
+    """Read a data set's docstring."""
+    text = cls.__doc__ or ""
+
+    def field(key: str) -> str:
+        found = re.search(rf"^\s*{key}: (.+?)(?=^\s*$|^\s*[A-Z]\w+: |\Z)", text, re.S | re.M)
+        if found is None:
+            raise ValueError(
+                f"data set {name!r} has no line '{key}: ...' in its docstring: add it."
+            )
+        return " ".join(found[1].split())
+
+    title = " ".join(text.split("\n\n")[0].split())
+    domains, classes = (
+        len(cls.domain_names) or None,
+        len(cls.class_names) or cls.class_count or None,
+    )
+    return DataInfo(
+        name, title, domains, classes, field("Citation"), field("Licence"), field("Get")
+    )

@@ -1,0 +1,1 @@
+"""Drive an adapter over a stream, and sum up what it answered."""

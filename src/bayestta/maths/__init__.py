@@ -1,0 +1,1 @@
+"""Pure mathematics on tensors: statistics, covariances, a test and discriminants."""

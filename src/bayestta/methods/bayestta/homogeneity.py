@@ -1,0 +1,128 @@
+"""The choice between one covariance for all classes and one a class, by a test of homogeneity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayestta.maths import stats
+from bayestta.maths.covariance import box_m, pca, pca_basis, soft_covariances
+from bayestta.maths.stats import GaussianStats
+
+COMPONENTS = 10  # principal components that are tested
+SAMPLES_A_DIMENSION = 10  # that every class must have before it gets a covariance of its own
+TEST_EVERY = 8  # steps between tests that could change nothing yet and are for the record
+UNTESTED: dict[str, Any] = {  # what a result says of a test that was not carried out
+    "statistic": None,
+    "critical": None,
+    "df1": None,
+    "df2": None,
+    "usable": False,
+    "rejects": False,
+}
+
+
+def _empty(like: Tensor, classes: int) -> GaussianStats:
+    start = like.new_zeros(classes, COMPONENTS)
+    return GaussianStats(start, structure="per-class", prior_count=0.0, wide=torch.float64)
+
+
+class Homogeneity:
+    """Chooses the structure of the covariance, once.
+
+    Parameters
+    ----------
+    form
+        `released` and `paper` ask the first batch, as published. `box` asks all that was seen, and
+        is heeded once every class could carry a matrix of its own. `shared` and `per-class` are the
+        answer.
+    """
+
+    def __init__(self, form: str) -> None:
+        self.form = form
+        self.chosen = form if form in stats.STRUCTURES else None  # None until the test has spoken
+        why = "the structure was forced" if self.chosen else "nothing was seen yet"
+        self.outcome: dict[str, Any] = {"test": form, **UNTESTED, "reason": why}
+        self.basis: Tensor | None = None  # (D,d) principal components of the first batch
+        self.probe: GaussianStats | None = None  # the classes in them
+
+    @property
+    def structure(self) -> str:
+        return self.chosen or "shared"
+
+    def ask_batch(self, z: Tensor, sketch: Tensor) -> None:
+        """The published forms: the first batch, features (B,D) with their sketch (B,K)."""
+        if self.chosen or self.form == "box":
+            return
+        self.chosen = "shared"
+        if self._too_few(z):
+            return
+        ridge = 1e-6 if self.form == "released" else 0.0
+        classes = soft_covariances(pca(z, COMPONENTS), sketch.softmax(1), ridge)
+        outcome = box_m(*classes, form=self.form)
+        self.outcome |= outcome.record()
+        if outcome.rejects:
+            self.chosen = "per-class"
+
+    def ask_evidence(self, z: Tensor, weight: Tensor, known: GaussianStats, step: int) -> None:
+        """Our form: every batch so far, with the weight (B,K) of each sample in each class.
+
+        `known` are the statistics that would get a scatter a class.
+        """
+        if self.chosen or self.form != "box":
+            return
+        probe = self._collect(z, weight)
+        if probe is None:
+            return
+        K, D = known.mean.shape
+        enough = float(known.seen.min()) >= SAMPLES_A_DIMENSION * D
+        self.outcome["waits"] = not enough
+        if not enough and step % TEST_EVERY:
+            return
+        count = probe.count
+        unbiased = probe.scatter / (count - 1).clamp_min(1e-9)[:, None, None]
+        outcome = box_m(count, unbiased, form="box")
+        self.outcome |= outcome.record()
+        if not (outcome.usable and enough):
+            return
+        self.chosen = "shared"
+        need = K * D * D * known.wide.itemsize
+        if outcome.rejects and need > stats.BUDGET_BYTES:
+            self.outcome["reason"] = f"a covariance a class would take {need:,} bytes"
+        elif outcome.rejects:
+            self.chosen = "per-class"
+
+    def _collect(self, z: Tensor, weight: Tensor) -> GaussianStats | None:
+        """The classes so far in the principal components, this batch among them."""
+        if self.basis is None or self.probe is None:
+            if self._too_few(z):
+                return None
+            self.basis, self.probe = pca_basis(z, COMPONENTS), _empty(z, weight.shape[1])
+        self.probe.update(z.double() @ self.basis, weight)
+        return self.probe
+
+    def _too_few(self, z: Tensor) -> bool:
+        B, D = z.shape
+        if min(B, D) >= COMPONENTS:
+            return False
+        why = f"{B} images of {D} features have no {COMPONENTS} principal components"
+        self.outcome["reason"] = why
+        return True
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The evidence; `chosen` and `outcome` are the owner's to keep."""
+        if self.basis is None or self.probe is None:
+            return {}
+        probe = {f"probe/{key}": value for key, value in self.probe.state_dict().items()}
+        return {"basis": self.basis.clone(), **probe}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.basis = self.probe = None
+        if "basis" in state:
+            self.basis = state["basis"].clone()
+            self.probe = _empty(self.basis, len(state["probe/count"]))
+            sums = {key: state[f"probe/{key}"] for key in self.probe.state_dict()}
+            self.probe.load_state_dict(sums)
