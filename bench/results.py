@@ -81,13 +81,13 @@ def long_term(results: list[Result]) -> str:
 
 def sensitivity(results: list[Result]) -> str:
     ours = [r for r in results if r.method == "bayestta"]
-    usual = {key: _most([r.hyper[key] for r in ours]) for key in ("lr", "beta", "alpha")}
+    usual = {key: _most([r.settings[key] for r in ours]) for key in ("lr", "beta", "alpha")}
     parts = [pivot(results, lambda r: None if r in ours else r.method, stream, accuracy, "")]
     for key in usual:
         others = [k for k in usual if k != key]
-        chosen = [r for r in ours if all(r.hyper[k] == usual[k] for k in others)]
-        chosen.sort(key=lambda r: (r.hyper[key], r.data))
-        parts.append(pivot(chosen, lambda r: f"{r.hyper[key]:g}", stream, accuracy, key))  # noqa: B023
+        chosen = [r for r in ours if all(r.settings[k] == usual[k] for k in others)]
+        chosen.sort(key=lambda r: (r.settings[key], r.data))
+        parts.append(pivot(chosen, lambda r: f"{r.settings[key]:g}", stream, accuracy, key))  # noqa: B023
     return "\n\n".join(parts)
 
 
@@ -127,7 +127,7 @@ def collapse(results: list[Result]) -> str:
     def setting(result: Result) -> str:
         if result.method == "zero-shot":
             return "zero-shot"
-        return f"lr {result.hyper['lr']:g}, {result.hyper['norms']} statistics"
+        return f"lr {result.settings['lr']:g}, {result.settings['norms']} statistics"
 
     whole = pivot(results, setting, stream, accuracy, "average")
     last = pivot(results, setting, stream, lambda r: r.domains[-1]["accuracy"], "last domain")

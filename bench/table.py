@@ -38,7 +38,7 @@ def main(folder: str) -> None:
         if path.name.endswith(".error.json"):
             continue
         result = Result.load(path)
-        preset, alpha = result.hyper.get("preset", ""), result.hyper.get("alpha")
+        preset, alpha = result.settings.get("preset", ""), result.settings.get("alpha")
         name = f"released {alpha:g}" if preset == "released" else preset or result.method
         streams[result.data, result.model][name].append(result)
     print(

@@ -30,7 +30,8 @@ import torch
 from torch import Tensor
 
 import bayestta as bt
-from bayestta.adapter import Adapter, make_adapter, methods
+from bayestta.adapter import Adapter
+from bayestta.methods import make_adapter, methods
 from bayestta.methods import cotta, rotta
 from bayestta.models._norms import norm_parameters
 from bayestta.models.base import VLM
@@ -133,7 +134,7 @@ class Case:
 
     def step(self) -> None:
         if self.adapter.reset == "batch":
-            self.adapter.restart()
+            self.adapter.reset()
         self.adapter.adapt(self.batches[0])
 
 
@@ -148,8 +149,8 @@ def make_cases(model: VLM, data: Any, names: list[str]) -> list[Case]:
     cases = []
     for title in names:
         name, _, variant = title.partition(" ")
-        hyper = VARIANTS[title] if variant else {}
-        adapter = make_adapter(name, model, data.classes, data.templates, **hyper)
+        settings = VARIANTS[title] if variant else {}
+        adapter = make_adapter(name, model, data.classes, data.templates, **settings)
         size = FEWER.get(title, BATCH)
         stream = bt.stream(data, model.preprocess, batch_size=size, seed=1, views=adapter.views)
         warm = 1 if title in FEWER else WARM

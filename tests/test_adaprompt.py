@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bayestta.adapter import make_adapter
+from bayestta.methods import make_adapter
 from bayestta.methods.adaprompt import CONTEXTS, Item, insert
 from test_prompts import literal as encode
 
@@ -70,8 +70,8 @@ class Literal:
 
 @pytest.mark.parametrize("loss", ["double_softmax", "cross_entropy"])
 def test_logits_equal_the_literal_method(tiny_vit, loss):
-    hyper = {"capacity": 5, "confidence": 0.4, "loss": loss}
-    adapter = make_adapter("adaprompt", tiny_vit, NAMES, TEMPLATES, **hyper)
+    settings = {"capacity": 5, "confidence": 0.4, "loss": loss}
+    adapter = make_adapter("adaprompt", tiny_vit, NAMES, TEMPLATES, **settings)
     slow = Literal(tiny_vit, Q=5, confidence=0.4, double=loss == "double_softmax")
     for x in images(tiny_vit, 16).split(4):
         before = adapter.predict(x)
@@ -134,7 +134,7 @@ def test_carry_keeps_the_prompts_over_a_restart(tiny_vit):
         )
         first = adapter.predict(x)
         learnt = adapter.adapt(x)
-        adapter.restart()
+        adapter.reset()
         assert not adapter.buffer
         assert torch.equal(adapter.predict(x), learnt if carry else first)
         origin = tiny_vit.logits(tiny_vit.encode_image(x), adapter.origin)
@@ -142,8 +142,8 @@ def test_carry_keeps_the_prompts_over_a_restart(tiny_vit):
 
 
 def test_merge_reinserts_the_other_buffer(tiny_vit):
-    hyper = {"capacity": 4, "confidence": 0.0}
-    one, two = (make_adapter("adaprompt", tiny_vit, NAMES, TEMPLATES, **hyper) for _ in range(2))
+    settings = {"capacity": 4, "confidence": 0.0}
+    one, two = (make_adapter("adaprompt", tiny_vit, NAMES, TEMPLATES, **settings) for _ in range(2))
     one.adapt(images(tiny_vit, 2))
     two.adapt(images(tiny_vit, 2, seed=2))
     one.merge(two)

@@ -28,8 +28,8 @@ def _one_thread():
     torch.set_num_threads(before)
 
 
-def make(model, **hyper):
-    return BayesTTA(model, names(model), ["{}"], **hyper)
+def make(model, **settings):
+    return BayesTTA(model, names(model), ["{}"], **settings)
 
 
 def in_float32(model):
@@ -187,8 +187,8 @@ def test_row_b_forces_a_covariance_a_class():
 @pytest.mark.parametrize("preset", ["default", "released", "paper"])
 def test_row_c_knows_the_current_batch_only(preset):
     model, stream = world(3, batch=32, batches=3)
-    hyper = {"preset": preset, "window": True, "refine": False, "test": "shared"}
-    adapter, fresh = make(model, **hyper), make(model, **hyper)
+    settings = {"preset": preset, "window": True, "refine": False, "test": "shared"}
+    adapter, fresh = make(model, **settings), make(model, **settings)
     for x, _ in stream:
         adapter.adapt(x)
         assert float(adapter.stats.seen.sum()) == pytest.approx(32)
@@ -230,7 +230,7 @@ def test_row_f_a_reset_is_a_fresh_start():
     adapter, fresh = make(model), make(model)
     for x, _ in stream[:3]:
         adapter.adapt(x)
-    adapter.restart()
+    adapter.reset()
     assert same_state(adapter, fresh)
     assert torch.equal(adapter.adapt(stream[3][0]), fresh.adapt(stream[3][0]))
 
@@ -246,12 +246,12 @@ def test_a_model_without_norms_is_refused_unless_it_stays_as_it_is():
 
 
 @pytest.mark.parametrize(
-    "hyper", [{}, {"preset": "released"}, {"preset": "paper"}, {"test": "shared"}]
+    "settings", [{}, {"preset": "released"}, {"preset": "paper"}, {"test": "shared"}]
 )
 @pytest.mark.parametrize("size", [3, 40])
-def test_every_result_records_the_test(hyper, size):
+def test_every_result_records_the_test(settings, size):
     model, stream = world(3, batch=size, batches=2)
-    adapter = make(model, **hyper)
+    adapter = make(model, **settings)
     for x, _ in stream:
         adapter.adapt(x)
         told = adapter.summary()["covariance"]
@@ -261,10 +261,10 @@ def test_every_result_records_the_test(hyper, size):
         assert isinstance(told["usable"], bool)
         assert told["usable"] or told["reason"]
         json.dumps([adapter.record, adapter.summary()], allow_nan=False)
-    if "preset" in hyper and size == 40:
+    if "preset" in settings and size == 40:
         assert told["df1"] == 110
     if size == 3:
-        assert "no 10 principal components" in told["reason"] or "test" in hyper
+        assert "no 10 principal components" in told["reason"] or "test" in settings
 
 
 # --- the default's own test: it waits for evidence ---
@@ -362,31 +362,31 @@ def test_probabilities_are_as_sure_as_the_sketch(preset):
 # --- state ---
 
 
-def grown(**hyper):
+def grown(**settings):
     """An adapter with something in every part of its state, and the rest of its stream."""
     model, stream = world(4, "BatchNorm", batch=24, batches=8, signal=1.0)
-    adapter = make(model, **hyper)
+    adapter = make(model, **settings)
     for x, _ in stream[:5]:
         adapter.adapt(x)
     return adapter, [x for x, _ in stream[5:]]
 
 
 @pytest.mark.parametrize(
-    "hyper",
+    "settings",
     [{}, {"preset": "released"}, {"preset": "paper"}, {"test": "per-class"}, {"half_life": 50.0}],
 )
-def test_save_load_go_on_equals_never_stopping(tmp_path, hyper):
-    adapter, rest = grown(**hyper)
+def test_save_load_go_on_equals_never_stopping(tmp_path, settings):
+    adapter, rest = grown(**settings)
     adapter.events.append({"step": 1, "reason": "a test"})
     adapter.returns = 1
-    adapter.tuned.restart(optimiser_only=True)
+    adapter.tuned.reset(optimiser_only=True)
     adapter.trial = adapter._core()
     adapter.adapt(rest[0])
     adapter.save(tmp_path / "state.safetensors")
-    other = make(adapter.model, **hyper)
+    other = make(adapter.model, **settings)
     other.load(tmp_path / "state.safetensors")
     assert same_state(adapter, other)
-    if not hyper:
+    if not settings:
         assert other.test.probe is not None
         assert other.watch.sums[0] > 0
         assert float(other.trial["stats/count"].sum()) > 0
@@ -418,7 +418,7 @@ def test_a_file_of_another_adapter_is_refused_and_changes_nothing(tmp_path):
     others = {
         "names": BayesTTA(adapter.model, ["0", "1", "3", "2"], ["{}"]),
         "model": make(Fake(visual, text, scale=99.0)),
-        "hyper": make(adapter.model, alpha=adapter.set.alpha + 1),
+        "settings": make(adapter.model, alpha=adapter.set.alpha + 1),
         "templates": BayesTTA(adapter.model, names(adapter.model), ["{} "]),
     }
     for key, other in others.items():
@@ -450,7 +450,7 @@ def test_a_truncated_file_is_refused_and_changes_nothing(tmp_path, share):
 @pytest.mark.parametrize("test", ["shared", "per-class"])
 def test_two_shards_merged_equal_one_pass(test):
     model, stream = world(4, batch=24, batches=6)
-    hyper = {
+    settings = {
         "test": test,
         "refine": False,
         "responsibilities": "sketch",
@@ -459,7 +459,7 @@ def test_two_shards_merged_equal_one_pass(test):
         "half_life": math.inf,
         "guard": False,
     }
-    whole, left, right = (make(model, **hyper) for _ in range(3))
+    whole, left, right = (make(model, **settings) for _ in range(3))
     for x, _ in stream:
         whole.adapt(x)
     for x, _ in stream[:2]:

@@ -38,15 +38,15 @@ def literal(samples, W, scale, tau1=0.05, c1=20000.0, tau2=0.65, c2=1.0, by_embe
     return np.array(answers), mu, R
 
 
-@pytest.mark.parametrize("hyper", [{}, FAST, {**FAST, "follows": "embedding"}])
+@pytest.mark.parametrize("settings", [{}, FAST, {**FAST, "follows": "embedding"}])
 @pytest.mark.parametrize("views", [1, 30])
-def test_literal(views, hyper):
+def test_literal(views, settings):
     model, x = vectors(views=views, n=50, scale=10.0 if views == 1 else 5.0)
-    adapter = build("bca", model, views=views, **hyper)
+    adapter = build("bca", model, views=views, **settings)
     flat = x.reshape(50, views, -1).squeeze(1).numpy()
-    tau1, c1 = hyper.get("tau_likelihood", 0.05), hyper.get("count_likelihood", 20000.0)
+    tau1, c1 = settings.get("tau_likelihood", 0.05), settings.get("count_likelihood", 20000.0)
     expected, mu, R = literal(
-        flat, model.table.numpy(), model.scale, tau1, c1, by_embedding="follows" in hyper
+        flat, model.table.numpy(), model.scale, tau1, c1, by_embedding="follows" in settings
     )
     np.testing.assert_allclose(run(adapter, x, 16).numpy(), expected, rtol=1e-9)
     np.testing.assert_allclose(adapter.mean.numpy(), mu, rtol=1e-9)

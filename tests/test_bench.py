@@ -67,7 +67,7 @@ def test_axes_and_grid_are_multiplied_out(tmp_path: Path) -> None:
     runs = read_bench(write(tmp_path / "b.toml", BENCH))
     assert len(runs) == 10
     assert len({run.file for run in runs}) == 10
-    assert {run.hyper.get("alpha") for run in runs} == {None, 0.1, 1.0}
+    assert {run.settings.get("alpha") for run in runs} == {None, 0.1, 1.0}
     assert all(run.limit == 6 for run in runs)
     assert {(run.batch_size, run.order) for run in runs[6:]} == {
         *((2, "time"), (2, "correlated"), (3, "time"), (3, "correlated"))
@@ -78,8 +78,8 @@ def test_axes_and_grid_are_multiplied_out(tmp_path: Path) -> None:
 
 
 def test_names_of_results_stay_as_they_were() -> None:
-    hyper = {"preset": "released", "alpha": 0.1}
-    run = Run("rmnist", "mini-vit", "bayestta", limit=1000, hyper=hyper, provenance="authors")
+    settings = {"preset": "released", "alpha": 0.1}
+    run = Run("rmnist", "mini-vit", "bayestta", limit=1000, settings=settings, provenance="authors")
     assert run.file == "rmnist-mini-vit-bayestta-1-2916f194f8.json"
     assert replace(run, rounds=2).file != run.file
     assert len(replace(run, model="features:" + 99 * "/folder").file) < 255
@@ -110,8 +110,8 @@ def test_a_wrong_file_is_refused_in_a_sentence(tmp_path: Path, text: str, words:
 
 def test_where_settings_came_from(tmp_path: Path) -> None:
     path = feature_file(tmp_path / "f.safetensors")
-    hyper = {"preset": "released", "alpha": 0.1, "refine": False}
-    told = {"hyper": hyper, "provenance": "authors", "label": "as released"}
+    settings = {"preset": "released", "alpha": 0.1, "refine": False}
+    told = {"settings": settings, "provenance": "authors", "label": "as released"}
     found = execute(feature_run(path, "bayestta", **told))
     assert found.provenance["preset"] == found.provenance["alpha"] == "authors"
     assert found.provenance["lr"] == "preset released"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bayestta.adapter import hyperparameters, methods
+from bayestta.methods import hyperparameters, methods
 from bayestta.bench import read_bench
 from bayestta.data import list_data
 from bayestta.methods.bayestta.presets import settings
@@ -47,13 +47,13 @@ def test_every_name_is_known(path: Path) -> None:
         assert run.data in sets
         assert run.model in ABOUT
         assert run.provenance in ("user", "authors", "tuned")
-        assert set(run.hyper) <= set(hyperparameters(known[run.method])), run
+        assert set(run.settings) <= set(hyperparameters(known[run.method])), run
         if run.method == "bayestta":
-            settings(run.hyper.get("preset", "default"), **_changes(run.hyper))
+            settings(run.settings.get("preset", "default"), **_changes(run.settings))
 
 
-def _changes(hyper: dict) -> dict:
-    return {key: value for key, value in hyper.items() if key != "preset"}
+def _changes(settings: dict) -> dict:
+    return {key: value for key, value in settings.items() if key != "preset"}
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,12 @@ def test_released_values(name: str) -> None:
     """A set and a backbone each, once, against the rates that the values come down to."""
     found = {}
     for run in plan(name):
-        if run.hyper.get("preset") == "released":
+        if run.settings.get("preset") == "released":
             assert run.provenance == "authors"
-            rate = run.hyper["lr"] * (1 - run.hyper["beta"])
-            found.setdefault((run.data, run.model), set()).add((run.hyper["alpha"], round(rate, 9)))
+            rate = run.settings["lr"] * (1 - run.settings["beta"])
+            found.setdefault((run.data, run.model), set()).add(
+                (run.settings["alpha"], round(rate, 9))
+            )
     sets = CT_TTA if name == "ct_tta" else [key for key in RELEASED if key not in CT_TTA]
     assert found == {
         (data, model): {RELEASED[data][i]} for data in sets for i, model in enumerate(MODELS)
@@ -85,7 +87,7 @@ def test_released_values(name: str) -> None:
 
 
 def test_batch_sizes() -> None:
-    released = [run for run in plan("cross_domain") if run.hyper.get("preset") == "released"]
+    released = [run for run in plan("cross_domain") if run.settings.get("preset") == "released"]
     assert {run.batch_size for run in released} == {64, 128}
     assert {run.batch_size for run in plan("ct_tta")} == {128}
     sizes = {run.batch_size for run in plan("batch_size") if run.method == "bayestta"}
@@ -124,7 +126,7 @@ def test_five_values_of_each(name: str) -> None:
     runs = [run for run in plan(name) if run.method == "bayestta" and run.seed == 1]
     first = {run.data for run in runs}.pop()
     full = [
-        settings(run.hyper.get("preset", "default"), **_changes(run.hyper))
+        settings(run.settings.get("preset", "default"), **_changes(run.settings))
         for run in runs
         if run.data == first
     ]

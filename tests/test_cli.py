@@ -25,7 +25,7 @@ from typer.testing import CliRunner, Result
 
 import bayestta.cli.predict as predict_command
 import bayestta.models.base
-from bayestta.adapter import make_adapter, methods
+from bayestta.methods import make_adapter, methods
 from bayestta.cli import app
 from bayestta.cli._options import parse_settings, parse_value
 from bayestta.cli._screen import Bars, Screen
@@ -165,10 +165,10 @@ def test_run_writes_what_the_library_measures(cache: Path, tmp_path: Path) -> No
     result = call(*words, "--seed", "3", "--set", "alpha=2", "--set", "refine=no", "--out", out)
     assert result.exit_code == 0, result.output
     found = json.loads(out.read_text())
-    keys = "method model data seed accuracy domains seconds peak_memory_bytes hyper covariance"
+    keys = "method model data seed accuracy domains seconds peak_memory_bytes settings covariance"
     assert set(keys.split()) <= found.keys()
-    assert found["hyper"]["alpha"] == 2.0
-    assert found["hyper"]["refine"] is False
+    assert found["settings"]["alpha"] == 2.0
+    assert found["settings"]["refine"] is False
     assert found["provenance"]["alpha"] == found["provenance"]["refine"] == "user"
     assert found["provenance"]["beta"] == "default"
     assert (found["limit"], found["batch_size"], found["split"]) == (16, 8, "test")
@@ -204,7 +204,7 @@ def test_presets_are_a_setting_and_recorded(cache: Path) -> None:
     words = ["run", "--model", "tiny", "--limit", "12", "-b", "12", "-q", "--out", "r.json"]
     assert call(*words, "--set", "preset=released", "--set", "alpha=10").exit_code == 0
     found = json.loads(Path("r.json").read_text())
-    assert found["hyper"]["preset"] == "released"
+    assert found["settings"]["preset"] == "released"
     assert found["provenance"]["preset"] == found["provenance"]["alpha"] == "user"
     assert found["provenance"]["lr"] == "preset released"
 
@@ -225,7 +225,7 @@ WRONG = {
     "number": (["--set", "alpha=big"], "alpha takes a number, not 'big'"),
     "no value": (["--set", "alpha"], "key=value"),
     "preset": (["--set", "preset=relased"], "did you mean 'released'"),
-    "nothing to set": (["--method", "zero-shot", "--set", "alpha=1"], "no hyper-parameter 'alpha'"),
+    "nothing to set": (["--method", "zero-shot", "--set", "alpha=1"], "no setting 'alpha'"),
     "order": (["--order", "tim"], "did you mean 'time'"),
     "reset": (["--reset", "domian"], "did you mean 'domain'"),
     "split": (["--split", "tset"], "did you mean 'test'"),
@@ -487,7 +487,7 @@ def test_report_in_every_form(cache: Path) -> None:
 def test_list_tells_all_in_json() -> None:
     found = {row["name"]: row for row in json.loads(call("list", "methods", "--json").stdout)}
     assert found.keys() == methods().keys()
-    keys = {"title", "citation", "tunes", "views", "reset", "cost", "fidelity", "hyper"}
+    keys = {"title", "citation", "tunes", "views", "reset", "cost", "fidelity", "settings"}
     assert all(keys <= row.keys() for row in found.values())
     names = {row["name"] for row in json.loads(call("list", "data", "--json").stdout)}
     assert {"rmnist", "cifar10-light", "folder"} <= names

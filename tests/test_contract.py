@@ -12,7 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
-from bayestta.adapter import Adapter, hyperparameters, make_adapter, methods
+from bayestta.adapter import Adapter
+from bayestta.methods import hyperparameters, make_adapter, methods
 from bayestta.data._base import Data, Dataset
 from bayestta.data._views import Recipe, Views, Workers
 from bayestta.models.base import place
@@ -125,10 +126,10 @@ class Tower:
         return plain if adapter.views == 1 else self.views(plain, rows)
 
     def make(self, method: str, seed: int = 0) -> Adapter:
-        hyper = dict(SMALL.get(method, {}))
+        settings = dict(SMALL.get(method, {}))
         if methods()[method].views > 1 and "views" in hyperparameters(methods()[method]):
-            hyper["views"] = VIEWS
-        return make_adapter(method, self.model, NAMES, TEMPLATES, seed=seed, **hyper)
+            settings["views"] = VIEWS
+        return make_adapter(method, self.model, NAMES, TEMPLATES, seed=seed, **settings)
 
     def go(self, adapter: Adapter, batches: list[list[int]]) -> list[torch.Tensor]:
         return [adapter.adapt(self.batch(adapter, rows)) for rows in batches]
@@ -243,7 +244,7 @@ def test_two_adapters_on_one_model(tower, method):
 def test_same_seed_same_logits_and_restart_is_a_fresh_start(tower, method):
     adapter, fresh = tower.make(method), tower.make(method)
     assert same(tower.go(adapter, BATCHES[:1]), tower.run(method).logits[:1])
-    adapter.restart()
+    adapter.reset()
     assert same(frozen(adapter), frozen(fresh))
     assert same(tower.go(adapter, BATCHES), tower.run(method).logits)
     assert same(frozen(adapter), tower.run(method).state)
@@ -356,16 +357,16 @@ def test_unknown_hyperparameter(layer_norms, method):
         assert parameter.default is not parameter.empty, f"{key} has no default"
         with pytest.raises(ValueError, match=f"did you mean.*'{key}'.*Valid:"):
             build(**{f"{key}x": 1})
-    with pytest.raises(ValueError, match="unknown hyper-parameter"):
+    with pytest.raises(ValueError, match="unknown setting"):
         build(nonsense=1)
 
 
 @every_method
 def test_hyperparameters_are_told(layer_norms, method):
     adapter, cls = layer_norms.make(method), methods()[method]
-    assert set(adapter.hyper()) == set(hyperparameters(cls))
-    assert {key: adapter.hyper()[key] for key in SMALL.get(method, {})} == SMALL.get(method, {})
-    assert json.loads(json.dumps(adapter.hyper())) == adapter.hyper()
+    assert set(adapter.settings) == set(hyperparameters(cls))
+    assert {key: adapter.settings[key] for key in SMALL.get(method, {})} == SMALL.get(method, {})
+    assert json.loads(json.dumps(adapter.settings)) == adapter.settings
 
 
 @every_method

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
-from bayestta.adapter import make_adapter
+from bayestta.methods import make_adapter
 from bayestta.data._base import Data, Dataset
 from bayestta.methods.coop import load_context, pick_shots, save_context, train_coop
 from test_prompts import literal as encode
@@ -106,13 +106,13 @@ class Pictures(Dataset):
 
 def test_training_lowers_the_loss_and_repeats_itself(tiny_vit, tmp_path):
     losses = []
-    hyper = {"shots": 2, "epochs": 6, "lr": 0.05, "batch_size": 4}
+    settings = {"shots": 2, "epochs": 6, "lr": 0.05, "batch_size": 4}
     learnt = train_coop(
-        tiny_vit, Colours(), **hyper, progress=lambda epoch, loss: losses.append(loss)
+        tiny_vit, Colours(), **settings, progress=lambda epoch, loss: losses.append(loss)
     )
     assert len(losses) == 6
     assert losses[-1] < losses[0] - 0.05
-    assert torch.equal(learnt, train_coop(tiny_vit, Colours(), **hyper))
+    assert torch.equal(learnt, train_coop(tiny_vit, Colours(), **settings))
     assert not learnt.requires_grad
     path = tmp_path / "deep" / "colours.safetensors"
     save_context(learnt, path, shots=2, data="colours")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bayestta.adapter import make_adapter
+from bayestta.methods import make_adapter
 from bayestta.methods._augment import augment
 
 NAMES, TEMPLATES = ["cat", "dog", "car"], ["a photo of a {}."]
@@ -78,7 +78,7 @@ class Literal:
 
 
 @pytest.mark.parametrize(
-    ("hyper", "literal"),
+    ("settings", "literal"),
     [
         ({}, {"adam": False, "symmetric": True, "lr": 0.01, "p": 0.001, "threshold": 0.1}),
         (
@@ -103,8 +103,8 @@ class Literal:
         ),
     ],
 )
-def test_logits_equal_the_literal_method(tiny, hyper, literal):
-    adapter = make_adapter("cotta", tiny, NAMES, TEMPLATES, **hyper)
+def test_logits_equal_the_literal_method(tiny, settings, literal):
+    adapter = make_adapter("cotta", tiny, NAMES, TEMPLATES, **settings)
     slow = Literal(tiny, adapter.text, **{"augmentations": 32, "m": 0.999, **literal})
     first = None
     for x in batches(tiny):

@@ -25,7 +25,7 @@ from bayestta.data import (
     stream,
 )
 from bayestta.data._base import REGISTRY, permutation
-from bayestta.data._images import read_image
+from bayestta.images import read_image
 from bayestta.data._stream import arrange
 from bayestta.data.cifar10_light import scale_amplitude, scale_pixels
 from bayestta.models._text import templates

@@ -81,9 +81,9 @@ def test_literal(views, final):
 
 def test_hyperparameters():
     model, x = vectors(n=20)
-    hyper = {"alpha": 3.0, "beta": 8.0, "lr": 1e-3, "lam": 1.5, "gate": 0.3}
-    expected, _, _ = literal(x[:, None], model.table, model.scale, **hyper)
-    found = run(build("dpe", model, **hyper), x, 20)
+    settings = {"alpha": 3.0, "beta": 8.0, "lr": 1e-3, "lam": 1.5, "gate": 0.3}
+    expected, _, _ = literal(x[:, None], model.table, model.scale, **settings)
+    found = run(build("dpe", model, **settings), x, 20)
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
     for key in ("align", "final"):
         with pytest.raises(ValueError, match=f"unknown {key} of dpe"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bayestta.adapter import make_adapter
+from bayestta.methods import make_adapter
 from bayestta.methods.dynaprompt import Buffer, choose
 from test_prompts import literal as encode
 
@@ -90,8 +90,8 @@ class Literal:
     ("selection", "gap"), [("code", "logits"), ("paper", "logits"), ("paper", "probability")]
 )
 def test_logits_equal_the_literal_method(tiny_vit, selection, gap):
-    hyper = {"prompts": 6, "selection": selection, "gap": gap, "lr": 0.02, "views_kept": 0.3}
-    adapter = make_adapter("dynaprompt", tiny_vit, NAMES, TEMPLATES, **hyper)
+    settings = {"prompts": 6, "selection": selection, "gap": gap, "lr": 0.02, "views_kept": 0.3}
+    adapter = make_adapter("dynaprompt", tiny_vit, NAMES, TEMPLATES, **settings)
     slow = Literal(tiny_vit, M=6, selection=selection, gap=gap, lr=0.02, keep=3)
     # A buffer in full use, of prompts better and worse than the fresh one.
     random = torch.Generator().manual_seed(1)

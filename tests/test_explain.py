@@ -14,7 +14,7 @@ from PIL import Image
 from torch.nn import functional
 
 from bayestta import load_model
-from bayestta.adapter import make_adapter
+from bayestta.methods import make_adapter
 from bayestta.data._base import Batch
 from bayestta.evaluation.result import Result
 from bayestta.evaluation.steps import evaluate
@@ -162,8 +162,8 @@ def test_towers_of_transformers(kind, tmp_path) -> None:
 # --- watching a run ---
 
 
-def run(method: str, model, size: int, *, steps=(0, -1), images=2, **hyper):
-    adapter = make_adapter(method, model, NAMES, TEMPLATES, seed=1, **hyper)
+def run(method: str, model, size: int, *, steps=(0, -1), images=2, **settings):
+    adapter = make_adapter(method, model, NAMES, TEMPLATES, seed=1, **settings)
     watch = Explain(adapter, steps=steps, images=images)
     batches = stream(size)
     result = evaluate(adapter, watch.watch(batches), progress=watch.see)
@@ -190,11 +190,11 @@ def test_features_are_those_of_the_model_and_of_the_tuned_tensors(tiny) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "hyper"),
+    ("method", "settings"),
     [("tent-continual", {}), ("rotta", {"every": 8}), ("cotta", {"threshold": 0.0})],
 )
-def test_features_after_adaptation_are_those_that_answer(tiny_rn, method, hyper) -> None:
-    adapter, watch, batches, _ = run(method, tiny_rn, 64, images=0, steps=(-1,), **hyper)
+def test_features_after_adaptation_are_those_that_answer(tiny_rn, method, settings) -> None:
+    adapter, watch, batches, _ = run(method, tiny_rn, 64, images=0, steps=(-1,), **settings)
     watch.pictures()
     answer = tiny_rn.logits(watch.seen[0].after, adapter.text)
     assert torch.allclose(answer, adapter.predict(batches[-1].x), atol=1e-3)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from bayestta.adapter import make_adapter, methods
+from bayestta.methods import make_adapter, methods
 from bayestta.bench import Run, execute
 from bayestta.cli import app
 from bayestta.data import load_data, stream
@@ -67,8 +67,8 @@ def test_the_header_says_what_it_is_of(file: Path) -> None:
 
 @pytest.mark.parametrize("method", ["zero-shot", "tda", "dota", "bca", "dpe", "bayestta"])
 def test_a_run_on_features_is_the_run_on_pixels(file: Path, method: str) -> None:
-    hyper = {"refine": False} if method == "bayestta" else {}
-    slow, fast = (execute(run) for run in pair(file, method, hyper=hyper))
+    settings = {"refine": False} if method == "bayestta" else {}
+    slow, fast = (execute(run) for run in pair(file, method, settings=settings))
     assert (fast.data, fast.model) == ("rmnist", "features:mini-vit")
     assert fast.fingerprint == slow.fingerprint
     assert [d["hits"] for d in fast.domains] == [d["hits"] for d in slow.domains]

@@ -14,8 +14,8 @@ from fake_vlm import names, world
 SUITABLE = 0.1  # rate of Adam at which the tower of fake_vlm gains (few norms: far above a CLIP's)
 
 
-def make(model, **hyper):
-    return BayesTTA(model, names(model), ["{}"], **hyper)
+def make(model, **settings):
+    return BayesTTA(model, names(model), ["{}"], **settings)
 
 
 def one_hot(labels, K=4):
@@ -116,7 +116,7 @@ def test_its_state_goes_on():
     other.load_state_dict(guard.state_dict())
     noise = torch.rand(50, 4)
     assert guard.step(noise, one_hot(labels)) == other.step(noise, one_hot(labels))
-    guard.restart()
+    guard.reset()
     assert guard.step(noise, noise) == Guard(4).step(noise, noise)
 
 
@@ -239,5 +239,5 @@ def test_returns_survive_a_file(tmp_path):
     assert other.summary() == adapter.summary()
     for x, _ in stream[8:]:
         assert torch.equal(other.adapt(x), adapter.adapt(x))
-    adapter.restart()
+    adapter.reset()
     assert (adapter.returns, adapter.events) == (0, [])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bayestta.adapter import make_adapter
+from bayestta.methods import make_adapter
 from bayestta.methods.histpt import Banks
 from test_prompts import literal as encode
 
@@ -86,16 +86,16 @@ class Literal:
 
 
 @pytest.mark.parametrize(
-    ("hyper", "plain"),
+    ("settings", "plain"),
     [
         ({}, {}),
         (PORT, {"port": True}),
         ({"entropy": "raw", "normalise": False}, {"raw": True, "normalise": False}),
     ],
 )
-def test_logits_equal_the_literal_method(tiny_vit, hyper, plain):
+def test_logits_equal_the_literal_method(tiny_vit, settings, plain):
     small = {"bank": 4, "hardest": 2}
-    adapter = make_adapter("histpt", tiny_vit, NAMES, TEMPLATES, **small, **hyper)
+    adapter = make_adapter("histpt", tiny_vit, NAMES, TEMPLATES, **small, **settings)
     slow = Literal(tiny_vit, lr=5e-3, **small, **plain)
     x = batch(tiny_vit)
     found = torch.cat([adapter.adapt(x[:3]), adapter.adapt(x[3:])])

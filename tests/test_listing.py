@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from bayestta.adapter import make_adapter
+from bayestta.methods import make_adapter
 from bayestta.cli import app
 from bayestta.models._norms import norm_parameters
 
@@ -82,7 +82,7 @@ def test_what_is_not_the_official_code_is_said(listed, name, word):
 
 
 def test_docstrings_say_derived_and_inferred():
-    from bayestta.adapter import methods
+    from bayestta.methods import methods
 
     for name, word in (("histpt", "derived"), ("bca", "Derived"), ("tent-reset", "inferred")):
         assert word in methods()[name].__doc__

@@ -1,4 +1,4 @@
-"""The hyper-parameters: what is refused, and what the two published forms fix."""
+"""The settings: what is refused, and what the two published forms fix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import inspect
 
 import pytest
 
-from bayestta.adapter import hyperparameters, make_adapter
+from bayestta.methods import hyperparameters, make_adapter
 from bayestta.methods.bayestta.method import BayesTTA
 from bayestta.methods.bayestta.presets import CHOICES, PRESETS, Settings, settings
 from fake_vlm import names, world
@@ -60,7 +60,7 @@ def test_changes_go_over_the_preset():
         (
             "default",
             {"alhpa": 1.0},
-            "unknown hyper-parameter of bayestta 'alhpa': did you mean 'alpha'",
+            "unknown setting of bayestta 'alhpa': did you mean 'alpha'",
         ),
         (
             "default",
@@ -104,7 +104,7 @@ def test_the_signature_is_the_schema():
 
 def test_the_hyper_parameters_in_force_are_told():
     model, _ = world(3, batches=0)
-    told = make_adapter("bayestta", model, names(model), ["{}"], preset="paper", lr=0.5).hyper()
+    told = make_adapter("bayestta", model, names(model), ["{}"], preset="paper", lr=0.5).settings
     assert (told["preset"], told["lr"], told["alpha"]) == ("paper", 0.5, 1.0)
     assert told["half_life"] is None  # JSON has no infinity
     assert told.keys() == hyperparameters(BayesTTA).keys()

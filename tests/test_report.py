@@ -49,7 +49,7 @@ def run(
         "brier": 0.5,
         "data": "sky",
         "model": "lit",
-        "hyper": {"alpha": 1.0},
+        "settings": {"alpha": 1.0},
         "trace": trace,
         "versions": {"python": "3.11.7", "torch": "2.13.0"},
         "seconds": {"data": 1.0, "encode": 2.0, "adapt": 3.0, "total": 6.0},
@@ -72,7 +72,7 @@ def three_seeds() -> list[Result]:
     ours = [(80.0, 70.0, 60.0), (82.0, 71.0, 66.0), (84.0, 75.0, 62.0)]
     base = [(79.0, 60.0, 40.0), (83.0, 63.0, 38.0), (80.0, 58.0, 44.0)]
     return [run(seed=i, accuracy=a) for i, a in enumerate(ours, 1)] + [
-        run("zero-shot", i, a, hyper={}) for i, a in enumerate(base, 1)
+        run("zero-shot", i, a, settings={}) for i, a in enumerate(base, 1)
     ]
 
 
@@ -126,14 +126,14 @@ def test_settings_make_rows_and_name_them() -> None:
         (only,) = group(runs)
         return [row.label for row in only.rows]
 
-    alphas = [run(hyper={"alpha": a, "rate": 0.1}) for a in (1.0, 10.0)]
+    alphas = [run(settings={"alpha": a, "rate": 0.1}) for a in (1.0, 10.0)]
     assert labels(*alphas) == ["bayestta (alpha=1.0)", "bayestta (alpha=10.0)"]
     presets = [
-        run(hyper={"preset": None, "alpha": 1.0, "rate": 0.1}),
-        run(hyper={"preset": "paper", "alpha": 9.0, "rate": 0.2}),
-        run(hyper={"preset": "released", "alpha": 1.0, "rate": 0.3}),
-        run(hyper={"preset": "released", "alpha": 10.0, "rate": 0.3}),
-        run("tent", hyper={}),
+        run(settings={"preset": None, "alpha": 1.0, "rate": 0.1}),
+        run(settings={"preset": "paper", "alpha": 9.0, "rate": 0.2}),
+        run(settings={"preset": "released", "alpha": 1.0, "rate": 0.3}),
+        run(settings={"preset": "released", "alpha": 10.0, "rate": 0.3}),
+        run("tent", settings={}),
     ]
     assert labels(*presets) == [
         "bayestta",
@@ -333,7 +333,7 @@ def test_page_escapes_every_name() -> None:
         data=NASTY,
         model=NASTY,
         domains=(NASTY, "b", "c"),
-        hyper={NASTY: NASTY},
+        settings={NASTY: NASTY},
         provenance={NASTY: NASTY},
         covariance={NASTY: NASTY},
         templates=[NASTY],
@@ -350,7 +350,7 @@ def test_page_escapes_every_name() -> None:
 
 
 def test_a_bare_result_has_a_page() -> None:
-    bare = run(trace=[], versions={}, hyper={}, seconds={})
+    bare = run(trace=[], versions={}, settings={}, seconds={})
     for domain in bare.domains:
         del domain["bins"], domain["ece"]
     root = parse(render_page([bare]))

@@ -37,11 +37,11 @@ def labels(page: str) -> list[str]:
 
 def test_a_label_names_the_row_and_keeps_it_apart() -> None:
     full = run(notes={"label": "(a) full"})
-    less = run(notes={"label": "(b) w/o fusion"}, hyper={"alpha": 0.0})
+    less = run(notes={"label": "(b) w/o fusion"}, settings={"alpha": 0.0})
     twin = run(notes={"label": "twin"})  # the same settings under another name
     rows = group([full, less, twin])[0].rows
     assert [row.label for row in rows] == ["(a) full", "(b) w/o fusion", "twin"]
-    swept = [run(notes={"label": "ours"}, hyper={"alpha": a}) for a in (1.0, 2.0)]
+    swept = [run(notes={"label": "ours"}, settings={"alpha": a}) for a in (1.0, 2.0)]
     assert [r.label for r in group(swept)[0].rows] == ["ours (alpha=1.0)", "ours (alpha=2.0)"]
 
 
@@ -143,12 +143,12 @@ def test_a_stretch_of_the_stream_ends_with_its_round() -> None:
 
 
 def swept() -> list[Result]:
-    results = [run("zero-shot", accuracy=(50.0, 50.0, 50.0), hyper={})]
+    results = [run("zero-shot", accuracy=(50.0, 50.0, 50.0), settings={})]
     for value, top in ((0.1, 60.0), (1.0, 80.0), (100.0, 70.0)):
-        results.append(run(hyper={"alpha": value, "lr": 0.1}, accuracy=(top, top, top)))
-    results.append(run(hyper={"alpha": 1.0, "lr": 0.2}))
-    results.append(run(hyper={"alpha": 1.0, "lr": 0.1, "refine": False}))
-    results += [run("tent", batch_size=b, hyper={}) for b in (8, 64, 256)]
+        results.append(run(settings={"alpha": value, "lr": 0.1}, accuracy=(top, top, top)))
+    results.append(run(settings={"alpha": 1.0, "lr": 0.2}))
+    results.append(run(settings={"alpha": 1.0, "lr": 0.1, "refine": False}))
+    results += [run("tent", batch_size=b, settings={}) for b in (8, 64, 256)]
     return results
 
 
@@ -160,7 +160,7 @@ def test_sweeps_are_runs_that_differ_in_one_number() -> None:
     assert (alpha.label, list(alpha.rows)) == ("bayestta", [0.1, 1.0, 100.0])
     assert [row.accuracy for row in alpha.rows.values()] == [60.0, 80.0, 70.0]
     assert list(found["batch_size"][0].rows) == [8, 64, 256]
-    grid = [run(hyper={"a": a, "b": b}) for a in (1, 2, 3) for b in (1, 2, 3)]
+    grid = [run(settings={"a": a, "b": b}) for a in (1, 2, 3) for b in (1, 2, 3)]
     (only,) = group(grid)
     assert [s.label for s in sweeps(only)["a"]] == [f"bayestta (b={b})" for b in (1, 2, 3)]
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bayestta.adapter import make_adapter
+from bayestta.methods import make_adapter
 from bayestta.methods._augment import augment
 from bayestta.methods.rotta import Item, Memory
 from bayestta.models._norms import RobustStatistics, batch_statistics, running_statistics
@@ -132,8 +132,8 @@ class Literal:
 
 
 def test_logits_equal_the_literal_method(tiny):
-    hyper = {"capacity": 7, "every": 4, "lr": 1e-2, "teacher_rate": 0.3, "momentum": 0.2}
-    adapter = make_adapter("rotta", tiny, NAMES, TEMPLATES, **hyper)
+    settings = {"capacity": 7, "every": 4, "lr": 1e-2, "teacher_rate": 0.3, "momentum": 0.2}
+    adapter = make_adapter("rotta", tiny, NAMES, TEMPLATES, **settings)
     slow = Literal(tiny, adapter.text, N=7, every=4, lr=1e-2, nu=0.3, alpha=0.2)
     answers = []
     for x in images(tiny, 15).split(5):

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bayestta.adapter import Adapter, make_adapter
+from bayestta.adapter import Adapter
+from bayestta.methods import make_adapter
 from bayestta.bench import Run, execute
 from bayestta.data import load_data, stream
 from bayestta.evaluation.steps import evaluate, steps
@@ -81,8 +82,8 @@ def test_one_round_has_neither_unless_asked(model: VLM) -> None:
 
 def test_a_domain_that_comes_again_is_a_new_one_for_reset(model: VLM) -> None:
     method, starts = adapter(model, "zero-shot"), []
-    restart, data = method.restart, load_data("rmnist")
-    method.restart = lambda: (starts.append(1), restart())[1]  # type: ignore[method-assign]
+    restart, data = method.reset, load_data("rmnist")
+    method.reset = lambda: (starts.append(1), restart())[1]  # type: ignore[method-assign]
     options = {"batch_size": 2, "limit": 4, "rounds": 3, "domains": ["0"]}
     taken = list(steps(method, stream(data, model.preprocess, **options), reset="domain"))
     assert [step.round for step in taken] == [1, 1, 2, 2, 3, 3]

@@ -84,7 +84,7 @@ class Fake:
     def summary(self) -> dict[str, Any]:
         return {"covariance": {"F": 1.5, "usable": True}, "guard": {"returns": 0}}
 
-    def hyper(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         return {"alpha": 1.0, "rate": math.inf, "shape": (1, 2)}
 
 
@@ -203,7 +203,7 @@ def test_result_file_has_what_was_promised_and_reads_back(tmp_path: Path) -> Non
     path = tmp_path / "deep" / "er" / "r.json"
     found.save(path)
     value = json.loads(path.read_text(), parse_constant=lambda c: pytest.fail(f"{c} in the file"))
-    promised = "schema method model data seed accuracy domains seconds peak_memory_bytes hyper"
+    promised = "schema method model data seed accuracy domains seconds peak_memory_bytes settings"
     for key in [*promised.split(), "covariance", "guard", "versions", "commit", "trace"]:
         assert key in value
     assert value["schema"] == SCHEMA
@@ -213,7 +213,7 @@ def test_result_file_has_what_was_promised_and_reads_back(tmp_path: Path) -> Non
         value["domains"][0]
     )
     assert set(value["seconds"]) == {"data", "encode", "adapt", "total"}
-    assert value["hyper"] == {"alpha": 1.0, "rate": None, "shape": [1, 2]}
+    assert value["settings"] == {"alpha": 1.0, "rate": None, "shape": [1, 2]}
     assert value["trace"][0]["record"] == {"F": None, "step": 1}
     assert value["versions"]["torch"] == torch.__version__
     assert value["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))

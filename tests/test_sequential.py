@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bayestta.adapter import make_adapter, methods
+from bayestta.methods import make_adapter, methods
 from bayestta.methods._entropy_cache import Cache
 from bayestta.methods._sequential import Sequential
 from bayestta.methods.tpt import CHUNK, encode_views
@@ -27,8 +27,8 @@ def vectors(K=5, D=24, n=40, *, views=1, scale=10.0, noise=1.5, seed=0, dtype=to
     return model, z[:, 0] if views == 1 else z[:, :, None, None]  # (n,D) or (n,V,1,1,D)
 
 
-def build(method, model, **hyper):
-    return make_adapter(method, model, names(model), ["{}"], **hyper)
+def build(method, model, **settings):
+    return make_adapter(method, model, names(model), ["{}"], **settings)
 
 
 def run(adapter, x, batch):

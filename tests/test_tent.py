@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bayestta.adapter import hyperparameters, make_adapter, methods
+from bayestta.methods import hyperparameters, make_adapter, methods
 from bayestta.data._base import Batch
 from bayestta.evaluation.steps import steps
 from bayestta.models._norms import NORMS
@@ -86,7 +86,7 @@ def test_reset_restores_norms_and_optimiser_before_every_batch(tiny):
     stream = [Batch(x, None, "all", torch.arange(4)) for x in xs]
     found = [step.logits for step in steps(adapter, stream)]
     close(found, literal(tiny, adapter.text, xs, reset=True, answer="after"))
-    adapter.restart()
+    adapter.reset()
     kept = [step.logits for step in steps(adapter, stream, reset="never")]
     close(kept, literal(tiny, adapter.text, xs, answer="after"))
     assert not torch.allclose(kept[-1], found[-1], rtol=1e-3)
@@ -96,7 +96,7 @@ def test_reset_with_stored_statistics_and_answers_before_is_zero_shot(tiny):
     adapter = make_adapter("tent-reset", tiny, NAMES, TEMPLATES, norms="source", answer="before")
     zero_shot = make_adapter("zero-shot", tiny, NAMES, TEMPLATES)
     for x in batches(tiny):
-        adapter.restart()
+        adapter.reset()
         torch.testing.assert_close(adapter.adapt(x), zero_shot.adapt(x), rtol=1e-5, atol=1e-5)
 
 
@@ -151,7 +151,7 @@ def test_reset_has_the_settings_of_continual_with_another_default(tiny_vit):
     assert [key for key in reset if reset[key] != continual[key]] == ["answer"]
     assert (reset["answer"].default, continual["answer"].default) == ("after", "before")
     adapter = make_adapter("tent-reset", tiny_vit, NAMES, TEMPLATES, lr=0.5, seed=3)
-    assert adapter.hyper()["lr"] == 0.5
+    assert adapter.settings["lr"] == 0.5
     assert (adapter.answer, adapter.seed) == ("after", 3)
     with pytest.raises(ValueError, match="did you mean 'norms'"):
         make_adapter("tent-reset", tiny_vit, NAMES, TEMPLATES, norm="batch")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bayestta.adapter import make_adapter
+from bayestta.methods import make_adapter
 from test_prompts import literal as encode
 
 NAMES, TEMPLATES = ["cat", "red_car", "dog"], ["an {}"]
@@ -41,14 +41,14 @@ def literal(model, views, *, keep, lr, decay=0.01, steps=1):
 
 
 @pytest.mark.parametrize(
-    ("hyper", "plain"),
+    ("settings", "plain"),
     [
         ({}, {"keep": 1, "lr": 5e-3}),
         ({"selection": 0.3, "lr": 2e-2, "updates": 2}, {"keep": 3, "lr": 2e-2, "steps": 2}),
     ],
 )
-def test_logits_equal_the_literal_method(tiny_vit, hyper, plain):
-    adapter, x = make_adapter("tpt", tiny_vit, NAMES, TEMPLATES, **hyper), batch(tiny_vit)
+def test_logits_equal_the_literal_method(tiny_vit, settings, plain):
+    adapter, x = make_adapter("tpt", tiny_vit, NAMES, TEMPLATES, **settings), batch(tiny_vit)
     found = adapter.adapt(x)
     want = torch.stack([literal(tiny_vit, views, **plain) for views in x])
     torch.testing.assert_close(found, want, atol=1e-3, rtol=0)

@@ -14,7 +14,7 @@ from torch import nn
 from typer.testing import CliRunner, Result
 
 import bayestta.models.base
-from bayestta.adapter import make_adapter
+from bayestta.methods import make_adapter
 from bayestta.cli import app
 from bayestta.data import load_data
 from bayestta.data._base import REGISTRY, Data

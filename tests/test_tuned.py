@@ -84,7 +84,7 @@ def test_it_is_a_mapping_of_leaves_apart_from_what_it_was_given():
 def test_a_restart_is_a_fresh_start(kind):
     tuned = make(kind)
     tuned.step(loss(tuned))
-    tuned.restart()
+    tuned.reset()
     assert same(tuned, make(kind))
     fresh = make(kind)
     for each in (tuned, fresh):
@@ -96,7 +96,7 @@ def test_the_optimiser_alone_can_start_anew():
     tuned = make()
     tuned.step(loss(tuned))
     moved = tuned.snapshot()
-    tuned.restart(optimiser_only=True)
+    tuned.reset(optimiser_only=True)
     assert all(torch.equal(tuned[key], moved[key]) for key in tuned)
     assert not any("@" in key for key in tuned.state_dict())
 

@@ -87,7 +87,7 @@ def test_literal(kind, form):
     model, xs = scene(kind)
     adapter = WATT(model, names(model), ["not used {}"], form=form, rounds=3)
     for x in xs:
-        adapter.restart()  # what the runner does before every batch
+        adapter.reset()  # what the runner does before every batch
         expected, average = literal(model, x, form=form, M=3)
         torch.testing.assert_close(adapter.adapt(x), expected, rtol=1e-7, atol=1e-7)
         for key, value in average.items():

@@ -94,9 +94,9 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def small(run: Run, root: Path, context: Path) -> Run:
     """The same run on a few images, with what this machine has."""
-    hyper = {**SMALL.get(run.method, {}), **run.hyper}
-    if "checkpoint" in hyper:
-        hyper["checkpoint"] = str(context)
+    settings = {**SMALL.get(run.method, {}), **run.settings}
+    if "checkpoint" in settings:
+        settings["checkpoint"] = str(context)
     return replace(
         run,
         model=MODELS.get(run.model, run.model),
@@ -104,7 +104,7 @@ def small(run: Run, root: Path, context: Path) -> Run:
         split=None if run.data == "rmnist" else run.split,  # the minis were trained on the others
         root=str(root) if run.data in BY_HAND else None,
         device="cpu",
-        hyper=hyper,
+        settings=settings,
     )
 
 
@@ -133,7 +133,7 @@ def test_a_few_images(name: str, stand_ins: Path, context: Path, tmp_path: Path)
         assert result.notes.get("label") == run.label
         assert len(result.rounds) == (run.rounds if run.rounds > 1 else 0)
         told = {key for key, origin in result.provenance.items() if origin == run.provenance}
-        assert set(run.hyper) <= told
+        assert set(run.settings) <= told
     assert render_table(results, "markdown")
     write_report(results, tmp_path / "report.html")
 

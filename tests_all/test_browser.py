@@ -20,7 +20,7 @@ SMALL = {"data": "cifar10-light", "limit": 24, "batch_size": 12}
 RUNS = [
     Run(method="zero-shot", model="mini-rn", **SMALL),
     Run(method="bayestta", model="mini-rn", explain=True, **SMALL),
-    *(Run(method="bayestta", model="mini-rn", hyper={"alpha": a}, **SMALL) for a in (0.5, 32.0)),
+    *(Run(method="bayestta", model="mini-rn", settings={"alpha": a}, **SMALL) for a in (0.5, 32.0)),
     Run(method="zero-shot", model="mini-vit", rounds=2, label="CLIP as it is", **SMALL),
     Run(method="bayestta", model="mini-vit", rounds=2, explain=True, **SMALL),
 ]

@@ -21,7 +21,7 @@ SRC = str(Path(__file__).parents[1] / "src")
 SECONDS = 240.0
 METHODS = ("zero-shot", "tda", "dota", "bca")
 # What two runs of one description must share; times, memory and dates may differ.
-NUMBERS = ("method", "seed", "n", "accuracy", "ece", "nll", "brier", "domains", "hyper", "steps")
+NUMBERS = ("method", "seed", "n", "accuracy", "ece", "nll", "brier", "domains", "settings", "steps")
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bayestta.adapter import Adapter as Adapter
-    from bayestta.adapter import make_adapter as make_adapter
-    from bayestta.adapter import methods as methods
-    from bayestta.adapter import register as register
     from bayestta.data import list_data as list_data
     from bayestta.data import load_data as load_data
     from bayestta.data import stream as stream
@@ -23,7 +19,13 @@ if TYPE_CHECKING:
     from bayestta.maths.covariance import box_m as box_m
     from bayestta.maths.discriminant import log_discriminant as log_discriminant
     from bayestta.maths.stats import GaussianStats as GaussianStats
+    from bayestta.methods import Adapter as Adapter
+    from bayestta.methods import make_adapter as make_adapter
+    from bayestta.methods import methods as methods
+    from bayestta.methods import register as register
+    from bayestta.methods import settings_of as settings_of
     from bayestta.methods.bayestta.method import BayesTTA as BayesTTA
+    from bayestta.methods.guard import Guarded as Guarded
     from bayestta.models.base import list_models as list_models
     from bayestta.models.base import load_model as load_model
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Adapter": "bayestta.adapter",
     "BayesTTA": "bayestta.methods.bayestta.method",
+    "Guarded": "bayestta.methods.guard",
     "GaussianStats": "bayestta.maths.stats",
     "Result": "bayestta.evaluation.result",
     "box_m": "bayestta.maths.covariance",
@@ -41,9 +44,10 @@ _HOME = {
     "load_data": "bayestta.data",
     "load_model": "bayestta.models.base",
     "log_discriminant": "bayestta.maths.discriminant",
-    "make_adapter": "bayestta.adapter",
-    "methods": "bayestta.adapter",
-    "register": "bayestta.adapter",
+    "make_adapter": "bayestta.methods",
+    "methods": "bayestta.methods",
+    "register": "bayestta.methods",
+    "settings_of": "bayestta.methods",
     "steps": "bayestta.evaluation.steps",
     "stream": "bayestta.data",
 }

@@ -1,95 +1,176 @@
-"""The base of every method: two verbs, a registry, and state that can be saved, loaded and
-merged."""
+"""The base of every method: two verbs, and state that can be saved, loaded and merged."""
 
 from __future__ import annotations
 
 import copy
-import importlib
 import inspect
 import json
 import os
-import pkgutil
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from bayestta.files import replacing
+from bayestta.models._inputs import to_batch
 from bayestta.models._text import check_names, check_templates, classifier
 from bayestta.models.base import VLM
-from bayestta.names import unknown
+from bayestta.settings import Settings, describe, with_changes
+from bayestta.state import Stateful, matching
+from bayestta.state_file import read_state, write_state
 
-SCHEMA = 1
-COMMON = ("self", "model", "names", "templates", "seed")
-VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+TEMPLATES = ("a photo of a {}.",)
+MADE_ALIKE = ("method", "model", "classes", "templates", "settings")  # what states must share
+FROM_SETTINGS = ("views", "norms", "answer")  # what the runner asks, where a method lets one set it
 
 
-class Adapter:
+class Randomness:
+    """The adapter's own generator, as a piece of its state."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.generator = seed, torch.Generator()
+        self.reset()
+
+    def reset(self) -> None:
+        self.generator.manual_seed(self.seed)
+
+    def state(self) -> dict[str, Any]:
+        return {"generator": self.generator.get_state()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        given = matching("generator", state.get("generator"), self.generator.get_state())
+        try:
+            self.generator.set_state(given)
+        except RuntimeError as error:
+            raise ValueError(f"generator cannot be restored ({error}).") from None
+
+    def merge(self, other: Randomness, share: float) -> None:
+        pass  # each worker keeps its own draws
+
+
+class Adapter(Stateful):
     """A method. `adapt` answers and learns; `predict` answers and changes nothing.
 
-    A subclass keeps every hyper-parameter as an attribute of the same name, puts all that moves
-    into `restart`, `state_dict` and `load_state_dict`, and never writes into the model.
+    A subclass names its settings, declares what moves in `declare`, and answers in `_adapt` and
+    `_predict`. It never writes into the model and never sees a label.
 
     Parameters
     ----------
     model
-        What `load_model` returned; shared, never changed.
-    names, templates
-        The classes, and sentences with `{}` in the place of a class name.
+        What `load_model` or `wrap` returned; shared by any number of adapters, never changed.
+    classes
+        The names to choose from.
+    templates
+        Sentences with `{}` in the place of a class name; "a photo of a {}." by default.
     seed
-        Of the adapter's own generator.
+        Seed of the adapter's own generator.
+    settings
+        An instance of the method's settings; or give single ones as keywords.
     """
 
     name: ClassVar[str] = ""
     title: ClassVar[str] = ""
     citation: ClassVar[str] = ""
     tunes: ClassVar[str] = "nothing"
-    cost: ClassVar[str] = "1 forward an image"
+    cost: ClassVar[str] = "1 forward per image"
     fidelity: ClassVar[str] = ""
-    views: int = 1  # what the stream must supply an image; a keyword of some methods
-    reset: ClassVar[str] = "never"  # when the runner restarts the method: never, domain or batch
+    Settings: ClassVar[type[Settings]] = Settings
+    settings: Settings
+    views: int = 1  # that the stream must supply per image
+    reset_every: ClassVar[str] = "never"  # when the runner resets the method: domain, batch, never
     answer: str = "before"  # whether the answer precedes or follows the update of the weights
     norms: str = "source"
     needs_encoder: ClassVar[bool] = False  # True: cached features are not enough
+    moves_tower: bool = False  # True: the sketch of a step is not that of the pristine model
+    no_merge: ClassVar[str] = ""  # why, where merging has no meaning
 
     def __init__(
-        self, model: VLM, names: Sequence[str], templates: Sequence[str], *, seed: int = 0
+        self,
+        model: VLM,
+        classes: Sequence[str],
+        templates: Sequence[str] | None = None,
+        *,
+        seed: int = 0,
+        settings: Settings | None = None,
+        **changes: Any,
     ) -> None:
+        base = self.Settings.default(changes) if settings is None else settings
+        self.settings = with_changes(base, copy.deepcopy(changes), self.name)
+        if not isinstance(self.settings, self.Settings):
+            wrong = type(self.settings).__name__
+            raise ValueError(f"{wrong} are not {self.name}'s: give {self.Settings.__name__}.")
         self.model, self.seed = model, seed
-        self.names, self.templates = check_names(names), check_templates(templates)
+        self.classes = check_names(classes)
+        self.templates = check_templates(TEMPLATES if templates is None else templates)
+        for key in FROM_SETTINGS:
+            if key in self.settings:
+                setattr(self, key, self.settings[key])
+        if model.device.type == "mps":
+            raise ValueError(
+                "device 'mps' has no float64, in which statistics are kept: load the model with "
+                "device='cpu' or on CUDA."
+            )
         if self.needs_encoder and not any(True for _ in model.visual.parameters()):
             raise ValueError(
                 f"{self.name} runs the image tower, which cached features lack: give it a model "
                 "such as 'lit', or use a method that works on features (zero-shot, tda, dota, bca, "
                 "dpe, bayestta with refine=False)."
             )
-        self.text = self.make_text()  # (K,D)
-        self.generator = torch.Generator()
-        self.restart()
+        with torch.inference_mode(False):  # an inference tensor could never be learnt from
+            self.text = self.make_text().clone()  # (K,D)
+            self.random = Randomness(seed)
+            self.add_state("random", self.random)
+            self.add_state("samples", 0, merge="sum", least=0)
+            self.add_state("steps", 0, merge="sum", least=0)
+            self.add_state("caution", 0, merge="max", least=0)  # returns of a guard so far
+            self._forget_step()
+            self.declare()
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        rows = describe(cls.Settings)
+        if "__doc__" in vars(cls) and rows and cls.__doc__ and "Settings\n" not in cls.__doc__:
+            lines = [f"    {row['name']}={row['default']!r}\n        {row['doc']}" for row in rows]
+            cls.__doc__ += "\n    Settings\n    --------\n" + "\n".join(lines) + "\n"
+        common = list(inspect.signature(Adapter.__init__).parameters.values())[1:-1]
+        kind = inspect.Parameter.KEYWORD_ONLY
+        own = [inspect.Parameter(r["name"], kind, default=r["default"]) for r in rows]
+        cls.__signature__ = inspect.Signature(common + own)  # type: ignore[attr-defined]
 
     def make_text(self) -> Tensor:
-        """The text classifier (K,D); by default the data set's templates, the same for every
-        method."""
-        return classifier(self.model, self.names, self.templates)
+        """The text classifier (K,D); by default from the templates, the same for every method."""
+        return classifier(self.model, self.classes, self.templates)
+
+    def declare(self) -> None:
+        """Declare by `add_state` what moves."""
 
     # --- the two verbs ---
 
-    def adapt(self, x: Tensor) -> Tensor:
-        """Answer a batch (B,C,H,W) with logits (B,K), and learn from it."""
-        self.check(x)
-        logits = self._adapt(x)
-        self.samples += len(x)
-        self.steps += 1
-        return logits.detach()
+    def adapt(self, images: Any) -> Tensor:
+        """Answer images with logits (B,K), and learn from them: all of the step, or nothing.
 
-    @torch.no_grad()
-    def predict(self, x: Tensor) -> Tensor:
+        `images`: a batch (B,C,H,W) as `model.preprocess` makes it, one PIL image, array (H,W,C) of
+        uint8 or path, or a list of them.
+        """
+        with torch.inference_mode(False), torch.enable_grad(), self.unchanged_on_error():
+            x = to_batch(self.model, images)
+            before = self.sketch, self.record
+            try:
+                logits = self._adapt(x).detach()
+                self.samples += len(x)
+                self.steps += 1
+                self._check_step(logits)
+            except BaseException:
+                self.sketch, self.record = before
+                raise
+        return logits
+
+    __call__ = adapt
+
+    def predict(self, images: Any) -> Tensor:
         """The answer of the current state; nothing changes."""
-        self.check(x)
-        return self._predict(x).detach()
+        with torch.inference_mode(False), torch.no_grad():
+            return self._predict(to_batch(self.model, images)).detach()
 
     def _adapt(self, x: Tensor) -> Tensor:
         raise NotImplementedError
@@ -97,204 +178,87 @@ class Adapter:
     def _predict(self, x: Tensor) -> Tensor:
         raise NotImplementedError
 
+    def _check_step(self, logits: Tensor) -> None:
+        wrong = "the answer" if not bool(torch.isfinite(logits).all()) else self.not_finite()
+        if wrong:
+            raise ValueError(
+                f"{wrong} would hold NaN or infinite numbers after this batch of {len(logits)}: "
+                "look for extreme pixels, or lower the learning rate; the state is unchanged."
+            )
+
     def probabilities(self, logits: Tensor) -> Tensor:
         """Calibrated probabilities (B,K) of logits that this method gave."""
         return logits.float().softmax(1)
 
-    def check(self, x: Tensor) -> None:
-        """Refuse a batch that would poison the state."""
-        plain = getattr(x, "plain", x)
-        if len(plain) == 0:
-            raise ValueError("the batch is empty: give at least 1 image.")
-        if torch.isfinite(plain.sum()):  # one pass for the usual case
-            return
-        bad = ~torch.isfinite(plain.flatten(1)).all(1)
-        if bad.any():
-            first = int(bad.nonzero()[0])
-            raise ValueError(
-                f"{int(bad.sum())} of {len(plain)} images of the batch hold NaN or infinite pixels "
-                f"(first: {first}): remove them; the state is unchanged."
-            )
+    def reset(self) -> None:
+        """Go back to a fresh start."""
+        self.reset_state()
+        self._forget_step()
 
-    # --- state ---
-
-    def restart(self) -> None:
-        """Back to a fresh start. A subclass extends it with the state that it moves."""
-        self.generator.manual_seed(self.seed)
-        self.samples = 0
-        self.steps = 0
-        self.sketch: Tensor | None = (
-            None  # zero-shot logits of the last batch, where the method has them
-        )
+    def _forget_step(self) -> None:
+        self.sketch: Tensor | None = None  # zero-shot logits of the last batch, if there are any
         self.record: dict[str, Any] = {}  # what the last step has to say
 
     def summary(self) -> dict[str, Any]:
         """An account of the stream so far, for results."""
         return {}
 
-    @classmethod
-    def schema(cls) -> dict[str, inspect.Parameter]:
-        """The hyper-parameters: the keyword arguments of `__init__`, with their defaults.
-
-        An `__init__` with `**options` hands them on: its base's are hyper-parameters too.
-        """
-        found: dict[str, inspect.Parameter] = {}
-        for base in cls.__mro__:
-            if "__init__" not in vars(base):
-                continue
-            parameters = inspect.signature(vars(base)["__init__"]).parameters
-            named = {key: p for key, p in parameters.items() if p.kind not in VARIADIC}
-            # The order is the base's, the default that of the class itself.
-            found = {key: p for key, p in named.items() if key not in COMMON} | found
-            if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-                break
-        return found
-
-    def hyper(self) -> dict[str, Any]:
-        """The hyper-parameters in force."""
-        return {key: getattr(self, key) for key in hyperparameters(type(self))}
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Only what moves. A subclass adds to it."""
-        return {
-            "generator": self.generator.get_state(),
-            "samples": torch.tensor(self.samples),
-            "steps": torch.tensor(self.steps),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Strict: the keys must be those of `state_dict`. A subclass extends it."""
-        self.generator.set_state(state["generator"])
-        self.samples, self.steps = int(state["samples"]), int(state["steps"])
+    # --- state and files ---
 
     def merge(self, other: Adapter) -> None:
         """Take in another worker's evidence; merging with an untouched copy changes nothing."""
-        self.check_same(other)
-        self._merge(other)
-        self.samples += other.samples
-        self.steps += other.steps
+        if self.no_merge:
+            raise NotImplementedError(f"merging has no meaning for {self.name}: {self.no_merge}")
+        differing(self.header(), other.header(), "the other adapter", "merge only what is alike")
+        if other.samples == 0:
+            return
+        with self.unchanged_on_error():
+            if self.samples == 0:
+                self.load_state({**other.state(), **self._own_draws()})
+            else:
+                self.merge_state(other, other.samples / (self.samples + other.samples))
 
-    def _merge(self, other: Any) -> None:
-        raise NotImplementedError(f"merging has no meaning for {self.name}: {self.no_merge}")
-
-    no_merge: ClassVar[str] = ""  # why, where a method opts out
-
-    def check_same(self, other: Adapter) -> None:
-        mine, theirs = self.header(), other.header()
-        for key in ("method", "hyper", "names", "templates", "model"):
-            if mine[key] != theirs[key]:
-                raise ValueError(
-                    f"the two adapters differ in {key} ({_short(mine[key])} against "
-                    f"{_short(theirs[key])}): merge only copies that were made alike."
-                )
-
-    # --- files ---
+    def _own_draws(self) -> dict[str, Any]:
+        return {f"random/{key}": value for key, value in self.random.state().items()}
 
     def header(self) -> dict[str, Any]:
         """What a state file says about itself."""
-        return {
-            "schema": SCHEMA,
-            "method": self.name,
-            "hyper": self.hyper(),
-            "names": self.names,
-            "templates": self.templates,
-            "model": self.model.fingerprint,
-            "samples": self.samples,
-        }
+        about = (self.name, self.model.fingerprint, self.classes, self.templates)
+        given = dict(
+            zip(MADE_ALIKE, (*about, json.loads(json.dumps(dict(**self.settings)))), strict=True)
+        )
+        return {**given, "samples": self.samples}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the state as safetensors with a JSON header, atomically."""
-        tensors = {key: value.contiguous() for key, value in self.state_dict().items()}
-        with replacing(path) as part:
-            save_file(tensors, part, metadata={"bayestta": json.dumps(self.header())})
+        """Write the state, whole or not at all: safetensors with a header and a checksum."""
+        write_state(path, self.header(), self.state())
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Go on from a file that `save` wrote; another method, model, class list or setting is
-        refused."""
+        """Go on from a file that `save` wrote; ValueError, and nothing changed, for any other."""
+        header, state = read_state(path)
+        differing(self.header(), header, str(path), "make the adapter as it was")
         try:
-            with safe_open(path, "pt") as file:
-                header = json.loads((file.metadata() or {})["bayestta"])
-                state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a dict
-        except (SafetensorError, KeyError, json.JSONDecodeError) as error:
+            self.load_state(state)
+        except ValueError as error:
+            raise ValueError(f"{path} does not fit this adapter: {error}") from None
+
+    @property
+    def generator(self) -> torch.Generator:
+        return self.random.generator
+
+    def __repr__(self) -> str:
+        changes = "".join(f", {key}={value!r}" for key, value in self.settings.changes().items())
+        about = f"model={self.model.name!r}, {len(self.classes)} classes, {self.samples} samples"
+        return f"{type(self).__name__}({about}{changes})"
+
+
+def differing(mine: Mapping[str, Any], theirs: Mapping[str, Any], who: str, cure: str) -> None:
+    """Refuse a state that was made in another way."""
+    for key in MADE_ALIKE:
+        if mine[key] != theirs.get(key):
+            one, two = (json.dumps(about.get(key)) for about in (theirs, mine))
+            one, two = (text if len(text) <= 120 else f"{text[:117]}…" for text in (one, two))
             raise ValueError(
-                f"{path} is no complete BayesTTA state ({error}): use another file, or start anew."
-            ) from None
-        mine = self.header()
-        for key in ("schema", "method", "model", "names", "templates", "hyper"):
-            if header.get(key) != mine[key]:
-                raise ValueError(
-                    f"{path} was saved with another {key} ({_short(header.get(key))}) than this "
-                    f"adapter's ({_short(mine[key])}): build the adapter as it was, or start anew."
-                )
-        expected = {key for key in self.state_dict() if not self._grows(key)}
-        given = {key for key in state if not self._grows(key)}
-        if expected != given:
-            raise ValueError(
-                f"{path} lacks {sorted(expected - given)} and adds {sorted(given - expected)}: it "
-                "is of another version; start anew."
+                f"{who} has another {key} ({one}) than this adapter ({two}): {cure}, or start a "
+                "new state."
             )
-        self.load_state_dict(state)
-
-    growing: ClassVar[tuple[str, ...]] = (
-        "@",
-    )  # parts of keys that exist only once something was seen
-
-    def _grows(self, key: str) -> bool:
-        return any(part in key for part in self.growing)
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 120 else f"{text[:117]}…"
-
-
-# --- the registry ---
-
-A = TypeVar("A", bound=type[Adapter])
-_REGISTRY: dict[str, type[Adapter]] = {}
-
-
-def register(cls: A) -> A:
-    """Class decorator: make a method known by its `name`."""
-    if not cls.name:
-        raise ValueError(f"{cls.__name__} has no name: set the class attribute `name`.")
-    if cls.name in _REGISTRY and _REGISTRY[cls.name].__qualname__ != cls.__qualname__:
-        raise ValueError(
-            f"method {cls.name!r} is registered twice: give {cls.__name__} another name."
-        )
-    _REGISTRY[cls.name] = cls
-    return cls
-
-
-def methods() -> dict[str, type[Adapter]]:
-    """All methods by name; the files of `bayestta.methods` are found by walking the package."""
-    package = importlib.import_module("bayestta.methods")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"bayestta.methods.{module.name}")
-    return dict(sorted(_REGISTRY.items()))
-
-
-def hyperparameters(cls: type[Adapter]) -> dict[str, inspect.Parameter]:
-    """The hyper-parameters of a method with their defaults."""
-    return cls.schema()
-
-
-def make_adapter(
-    name: str,
-    model: VLM,
-    names: Sequence[str],
-    templates: Sequence[str],
-    *,
-    seed: int = 0,
-    **hyper: Any,
-) -> Adapter:
-    """Build a method by name; an unknown hyper-parameter is refused with the valid ones."""
-    known = methods()
-    if name not in known:
-        raise ValueError(unknown("method", name, known))
-    cls = known[name]
-    for key in hyper:
-        if key not in hyperparameters(cls):
-            raise ValueError(unknown(f"hyper-parameter of {name}", key, hyperparameters(cls)))
-    build: Callable[..., Adapter] = cls
-    return build(model, names, templates, seed=seed, **copy.deepcopy(hyper))

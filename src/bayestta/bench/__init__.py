@@ -2,7 +2,7 @@
 
 A file has a table `[bench]` with what all runs share (`seeds`, `limit`, `batch_size`, …) and a list
 `[[runs]]` whose `data`, `models`, `methods`, `seeds`, `batch_size` and `order` are multiplied out,
-`set` gives hyper-parameters and `grid` several values of one. A finished run is one JSON file whose
+`set` gives settings and `grid` several values of one. A finished run is one JSON file whose
 name says what it was: starting again goes on with what is missing.
 """
 

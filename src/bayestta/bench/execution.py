@@ -58,10 +58,10 @@ def execute(
     strict, workers
         See `stream`.
     """
-    from bayestta.adapter import make_adapter
     from bayestta.data import check_split, load_data, stream
     from bayestta.data._stream import sizes
     from bayestta.evaluation.steps import evaluate
+    from bayestta.methods import make_adapter
 
     model = model or load(run)
     if data is None:
@@ -69,7 +69,7 @@ def execute(
     check_split(model, data)
     _check_pair(model, data)
     prompts = pick_templates(run.templates, data)
-    adapter = make_adapter(run.method, model, data.classes, prompts, seed=run.seed, **run.hyper)
+    adapter = make_adapter(run.method, model, data.classes, prompts, seed=run.seed, **run.settings)
     said = {"label": run.label, "options": run.options}
     notes: dict[str, Any] = {key: value for key, value in said.items() if value}
     if state is not None and Path(state).exists():
@@ -114,7 +114,7 @@ def execute(
     result = evaluate(
         adapter,
         batches,
-        reset=run.reset,
+        reset_every=run.reset_every,
         progress=follow,
         earlier=earlier() if (run.rounds > 1 if forgetting is None else forgetting) else None,
         meta={
@@ -159,9 +159,9 @@ def pick_templates(name: str, data: Data) -> list[str]:
 
 
 def provenance(adapter: Adapter, run: Run) -> dict[str, str]:
-    """Where each hyper-parameter came from: who gave it, the preset named, or the default."""
-    rest = f"preset {run.hyper['preset']}" if "preset" in run.hyper else "default"
-    return {key: run.provenance if key in run.hyper else rest for key in adapter.hyper()}
+    """Where each setting came from: who gave it, the preset named, or the default."""
+    rest = f"preset {run.settings['preset']}" if "preset" in run.settings else "default"
+    return {key: run.provenance if key in run.settings else rest for key in adapter.settings}
 
 
 def _check_pair(model: VLM, data: Data) -> None:

@@ -35,9 +35,9 @@ class Run:
     order: str = "time"
     split: str | None = None
     templates: str = "data"
-    reset: str | None = None
-    hyper: dict[str, Any] = field(default_factory=dict, hash=False)
-    provenance: str = "user"  # of the hyper-parameters: user, authors or tuned
+    reset_every: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict, hash=False)
+    provenance: str = "user"  # of the settings: user, authors or tuned
     rounds: int = 1
     options: dict[str, Any] = field(default_factory=dict, hash=False)  # further ones of load_data
     label: str | None = None  # what reports call it
@@ -57,7 +57,7 @@ class Run:
         return f"{self.data}-{model}-{self.method}-{self.seed}-{digest}.json"
 
     def __str__(self) -> str:
-        set_ = " ".join(f"{key}={value}" for key, value in self.hyper.items())
+        set_ = " ".join(f"{key}={value}" for key, value in self.settings.items())
         extra = [f"{self.rounds} rounds"] if self.rounds > 1 else []
         extra += [f"batches of {self.batch_size}"] if self.batch_size != 128 else []
         extra += [f"order {self.order}"] if self.order != "time" else []
@@ -76,7 +76,7 @@ AXES = {  # key of the file -> field; a list is multiplied out
     "order": "order",
 }
 SINGLE = (
-    *("limit", "split", "templates", "reset", "provenance", "rounds", "options", "label"),
+    *("limit", "split", "templates", "reset_every", "provenance", "rounds", "options", "label"),
     *("root", "device", "precision", "explain"),
 )
 KEYS = (*AXES, *SINGLE, "set", "grid")
@@ -125,8 +125,8 @@ def _multiply(entry: Mapping[str, Any]) -> Iterable[Run]:
     single = {key: entry[key] for key in SINGLE if key in entry}
     for chosen in product(*axes.values()):
         for values in product(*grid.values()):
-            hyper = {**entry.get("set", {}), **dict(zip(grid, values, strict=True))}
-            yield Run(**dict(zip(axes, chosen, strict=True)), hyper=hyper, **single)
+            settings = {**entry.get("set", {}), **dict(zip(grid, values, strict=True))}
+            yield Run(**dict(zip(axes, chosen, strict=True)), settings=settings, **single)
 
 
 def _listed(value: Any) -> list[Any]:

@@ -10,25 +10,33 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bayestta.names import unknown
+from bayestta.settings import with_changes
 
 YES, NO = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 def parse_settings(method: str, pairs: Iterable[str]) -> dict[str, Any]:
     """The values of `--set`, of the types that the method takes; of a key given twice, the last."""
-    from bayestta.adapter import hyperparameters, methods
+    from bayestta.methods import METHODS
+    from bayestta.settings import describe
 
-    known = methods()
-    if method not in known:
-        raise ValueError(unknown("method", method, known))
-    schema = hyperparameters(known[method])
+    kind = METHODS.find(method).Settings
+    schema = {
+        row["name"]: inspect.Parameter(
+            row["name"],
+            inspect.Parameter.KEYWORD_ONLY,
+            default=row["default"],
+            annotation=kind.__annotations__.get(row["name"], row["type"].replace(" or ", " | ")),
+        )
+        for row in describe(kind)
+    }
     pairs = list(pairs)
     if pairs and not schema:
-        raise ValueError(
-            f"{method} has no hyper-parameter {pairs[0].partition('=')[0]!r}, or any other: "
-            "drop --set."
-        )
-    return _parse("--set", pairs, schema, f"hyper-parameter of {method}", "alpha=1")
+        name = pairs[0].partition("=")[0]
+        raise ValueError(f"{method} has no setting {name!r}, or any other: drop --set.")
+    given = _parse("--set", pairs, schema, f"setting of {method}", "alpha=1")
+    with_changes(kind.default(given), given, method)  # out of range: said before a model is loaded
+    return given
 
 
 def parse_options(data: str, pairs: Iterable[str]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ Model = Annotated[
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A hyper-parameter; may be repeated."),
+    typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be repeated."),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Of the order of the images and of the method.")]
 Templates = Annotated[

@@ -12,7 +12,7 @@ from bayestta.cli._app import Quiet, app, examples, screen
 from bayestta.names import unknown
 
 COLUMNS = {  # of the table; the JSON has them all
-    "methods": ("name", "title", "tunes", "views", "reset", "cost", "fidelity"),
+    "methods": ("name", "title", "tunes", "views", "reset_every", "cost", "fidelity"),
     "data": ("name", "title", "domains", "classes", "get"),
     "models": ("name", "about"),
 }
@@ -44,15 +44,16 @@ def list_(
 
 
 def _methods() -> list[dict[str, Any]]:
-    from bayestta.adapter import hyperparameters, methods
     from bayestta.evaluation.result import plain
+    from bayestta.methods import methods
+    from bayestta.settings import describe
 
-    keys = ("title", "citation", "tunes", "views", "reset", "answer", "cost", "fidelity")
+    keys = ("title", "citation", "tunes", "views", "reset_every", "answer", "cost", "fidelity")
     return [
         {
             "name": name,
             **{key: getattr(cls, key) for key in keys},
-            "hyper": {key: plain(p.default) for key, p in hyperparameters(cls).items()},
+            "settings": plain(describe(cls.Settings)),
         }
         for name, cls in methods().items()
     ]

@@ -72,15 +72,15 @@ def predict(
     is replaced when it has ended.
     """
     show = screen(ctx, quiet)
-    hyper = parse_settings(method, set_ or [])
+    settings = parse_settings(method, set_ or [])
     jobs.check_out(out)
     jobs.check_out(state)
     jobs.check_device(device, precision)
     rows = read_rows(out) if state is not None and state.exists() and out is not None else []
 
-    from bayestta.adapter import make_adapter
     from bayestta.bench import pick_templates
     from bayestta.data.folder import Folder
+    from bayestta.methods import make_adapter
 
     data = Folder(root=images, classes=class_names(classes), sort=sort, flat=True)
     paths = data[data.domains[0]].paths
@@ -91,7 +91,7 @@ def predict(
         return
     vlm = jobs.open_model(show, model, device=device, precision=precision)
     prompts = pick_templates(templates, data)
-    adapter = make_adapter(method, vlm, data.classes, prompts, seed=seed, **hyper)
+    adapter = make_adapter(method, vlm, data.classes, prompts, seed=seed, **settings)
     if state is not None and state.exists():
         adapter.load(state)
         show.note(f"Going on from {state}, after {adapter.samples} images.")
@@ -129,14 +129,14 @@ def answers(
     show: Screen, adapter: Adapter, data: Folder, options: dict[str, Any]
 ) -> Iterator[list[Row]]:
     """The rows of each batch, in the order of the stream."""
-    from bayestta.adapter import make_adapter
     from bayestta.data import stream
     from bayestta.evaluation.steps import steps
+    from bayestta.methods import make_adapter
 
     model, domain = adapter.model, data[data.domains[0]]
-    reference = make_adapter("zero-shot", model, adapter.names, adapter.templates)
+    reference = make_adapter("zero-shot", model, adapter.classes, adapter.templates)
     # Norms that move take the sketch along: the pristine model then has to be asked again.
-    same = adapter.name == reference.name or adapter.hyper().get("refine") is False
+    same = adapter.name == reference.name or adapter.settings.get("refine") is False
     batches = stream(data, model.preprocess, order="given", views=adapter.views, **options)
     ours, theirs = tee(batches)
     title = f"{adapter.name} with {model.name} on {data.root}"
@@ -151,9 +151,9 @@ def answers(
             yield [
                 {
                     "path": domain.path(i),
-                    "label": adapter.names[k],
+                    "label": adapter.classes[k],
                     "confidence": f"{p:.4f}",
-                    "zero_shot": adapter.names[z],
+                    "zero_shot": adapter.classes[z],
                 }
                 for i, k, p, z in zip(
                     batch.index.tolist(),

@@ -43,9 +43,11 @@ def run(
     ] = "time",
     split: jobs.Split = None,
     templates: jobs.Templates = "data",
-    reset: Annotated[
+    reset_every: Annotated[
         str | None,
-        typer.Option("--reset", help="never, domain or batch; by default the method's own choice."),
+        typer.Option(
+            "--reset-every", help="never, domain or batch; by default the method's own choice."
+        ),
     ] = None,
     state: Annotated[
         Path | None,
@@ -70,7 +72,7 @@ def run(
 ) -> None:
     """Run one method on a labelled stream and score it."""
     show = screen(ctx, quiet)
-    hyper = parse_settings(method, set_ or [])
+    settings = parse_settings(method, set_ or [])
     jobs.check_data(data)
     options = parse_options(data, option or [])
     jobs.check_out(out)
@@ -92,8 +94,8 @@ def run(
         order=order,
         split=split,
         templates=templates,
-        reset=reset,
-        hyper=hyper,
+        reset_every=reset_every,
+        settings=settings,
         rounds=rounds,
         options=options,
         label=label,

@@ -15,13 +15,13 @@ from bayestta.data._base import (
     Data,
     DataInfo,
     Dataset,
-    ImageError,
     Part,
     about,
     check_split,
     register_data,
 )
 from bayestta.data._stream import stream
+from bayestta.images import ImageError
 from bayestta.names import unknown
 
 __all__ = [

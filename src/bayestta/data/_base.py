@@ -17,10 +17,6 @@ from torch import Tensor
 Index = Sequence[int] | NDArray[np.int64]
 
 
-class ImageError(ValueError):
-    """An image that cannot be decoded; the message is the path and the reason."""
-
-
 @dataclass(frozen=True, eq=False)
 class Batch:
     """A step of a stream; only the runner looks at `y` and `domain`.

@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayestta.data._base import Batch, Data, Dataset, ImageError, generator, permutation
+from bayestta.data._base import Batch, Data, Dataset, generator, permutation
 from bayestta.data._tensors import Kept, TensorCache
 from bayestta.data._views import AUGMENT, Floats, Recipe, Transform, Views, Workers
+from bayestta.images import ImageError
 from bayestta.names import unknown
 
 ORDERS = ("time", "shuffled", "correlated", "given")

@@ -22,7 +22,8 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayestta.data._base import Dataset, ImageError
+from bayestta.data._base import Dataset
+from bayestta.images import ImageError
 
 if TYPE_CHECKING:
     from bayestta.data._views import Recipe

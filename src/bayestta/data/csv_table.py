@@ -9,9 +9,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from bayestta.data._base import ImageError, register_data
-from bayestta.data._images import read_image
+from bayestta.data._base import register_data
 from bayestta.data._timed import DOMAINS, TimedData
+from bayestta.images import ImageError, read_image
 from bayestta.names import unknown
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from bayestta.data._base import Data, Dataset, Index, register_data
-from bayestta.data._images import EXTENSIONS, formats, read_image
+from bayestta.images import EXTENSIONS, formats, read_image
 from bayestta.names import unknown
 
 ONE_DOMAIN = "stream"

@@ -10,9 +10,9 @@ from typing import Any
 
 from PIL import Image
 
-from bayestta.data._base import ImageError, register_data
-from bayestta.data._images import decode_image, read_image
+from bayestta.data._base import register_data
 from bayestta.data._timed import DOMAINS, TimedData
+from bayestta.images import ImageError, decode_image, read_image
 from bayestta.names import unknown
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from PIL import Image
 
 from bayestta.data._base import register_data
-from bayestta.data._images import decode_image
 from bayestta.data._shards import Sample, find_shards, index_shard
 from bayestta.data._timed import DOMAINS, TimedData
+from bayestta.images import decode_image
 
 
 @register_data("webdataset")

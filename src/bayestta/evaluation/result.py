@@ -12,7 +12,7 @@ from typing import Any
 
 from bayestta.files import replacing
 
-SCHEMA = 1
+SCHEMA = 2
 PACKAGES = {
     "torch": "torch",
     "numpy": "numpy",
@@ -41,7 +41,7 @@ class Result:
     domains: list[dict[str, Any]]  # in stream order: name, and what Score.to_json says
     seconds: dict[str, float]  # data, encode, adapt, total
     steps: int
-    hyper: dict[str, Any]
+    settings: dict[str, Any]
     versions: dict[str, str | None]
     sketch: dict[str, Any] | None = None  # the zero-shot answer on the same batches, as a score
     rounds: list[dict[str, Any]] = field(default_factory=list)  # round, accuracy, n, domains
@@ -52,12 +52,10 @@ class Result:
     )
     guard: dict[str, Any] | None = None
     trace: list[dict[str, Any]] = field(default_factory=list)  # per step, for curves
-    provenance: dict[str, str] = field(
-        default_factory=dict
-    )  # hyper-parameter -> where it came from
+    provenance: dict[str, str] = field(default_factory=dict)  # setting -> where it came from
     classes: list[str] = field(default_factory=list)
     templates: Any = None
-    reset: str | None = None
+    reset_every: str | None = None
     answer: str | None = None  # given before or after the update
     norms: str | None = None
     split: str | None = None

@@ -25,10 +25,11 @@ from bayestta.names import unknown
 if TYPE_CHECKING:
     from bayestta.adapter import Adapter
     from bayestta.data._base import Batch
+    from bayestta.models.base import VLM
 
 RESETS = ("never", "domain", "batch")
 TOLD = (  # what a caller knows better than the adapter
-    *("method", "model", "data", "seed", "hyper", "provenance", "templates", "answer", "norms"),
+    *("method", "model", "data", "seed", "settings", "provenance", "templates", "answer", "norms"),
     *("split", "limit", "order", "batch_size", "notes"),
 )
 
@@ -50,37 +51,50 @@ class Step:
 
 
 def steps(
-    adapter: Adapter, batches: Iterable[Batch], *, reset: str | None = None
+    adapter: Adapter, batches: Iterable[Any], *, reset_every: str | None = None
 ) -> Iterator[Step]:
     """Adapt to the batches one after the other, and yield what each step gave.
 
-    `reset`: "never" goes on from batch to batch, "domain" and "batch" start afresh at the start of
-    each domain or batch; None leaves it to the method.
+    Parameters
+    ----------
+    batches
+        What `stream` gives, or any iterable of `(x, y)` or of `x` alone, such as a DataLoader.
+    reset_every
+        `never` goes on from batch to batch, `domain` and `batch` start afresh at the start of each
+        domain or batch; None leaves it to the method.
     """
-    policy = adapter.reset if reset is None else reset
+    policy = adapter.reset_every if reset_every is None else reset_every
     if policy not in RESETS:
-        raise ValueError(unknown("reset", policy, RESETS))
+        raise ValueError(unknown("reset_every", policy, RESETS))
     return _steps(adapter, batches, policy)
 
 
-def _steps(adapter: Adapter, batches: Iterable[Batch], reset: str) -> Iterator[Step]:
+def _steps(adapter: Adapter, batches: Iterable[Any], reset_every: str) -> Iterator[Step]:
+    with Stopwatch(adapter.model) as watch:
+        yield from _timed_steps(adapter, batches, reset_every, watch)
+
+
+def _timed_steps(
+    adapter: Adapter, batches: Iterable[Any], reset_every: str, watch: Stopwatch
+) -> Iterator[Step]:
     model, source = adapter.model, iter(batches)
     index, place = 0, None
     while True:
         began = time.perf_counter()
-        batch = next(source, None)
-        if batch is None:
+        given = next(source, None)
+        if given is None:
             return
+        batch = to_step(given)
         x = batch.x
         if model.device.type != "cpu" and hasattr(x, "to"):  # lazy views move slice by slice
             x = x.to(model.device)
-        loaded, encoded = _clock(model.device), model.encode_seconds
+        loaded, encoded = _clock(model.device), watch.seconds
         before, place = place, (batch.round, batch.domain)
-        if reset == "batch" or (reset == "domain" and place != before):
-            adapter.restart()
+        if reset_every == "batch" or (reset_every == "domain" and place != before):
+            adapter.reset()
         logits = adapter.adapt(x)  # all that an adapter is given: labels and domains stop here
         done = _clock(model.device)
-        encode = model.encode_seconds - encoded
+        encode = watch.seconds - encoded
         yield Step(
             index=index,
             domain=batch.domain,
@@ -102,14 +116,16 @@ def _steps(adapter: Adapter, batches: Iterable[Batch], reset: str) -> Iterator[S
 
 def evaluate(
     adapter: Adapter,
-    batches: Iterable[Batch],
+    batches: Iterable[Any],
     *,
-    reset: str | None = None,
+    reset_every: str | None = None,
     progress: Callable[[Step], object] | None = None,
     meta: Mapping[str, Any] | None = None,
     earlier: Iterable[Batch] | None = None,
 ) -> Result:
     """Run a labelled stream to its end and sum it up.
+
+    `batches` are what `stream` gives, or any iterable of `(x, y)`, such as a DataLoader.
 
     `progress` is called after each step. `meta` adds to the result what the adapter cannot know
     (`data`, `batch_size`, `limit`, `order`, `split`, `provenance`, `notes`) or says otherwise.
@@ -121,7 +137,7 @@ def evaluate(
         if key not in TOLD:
             raise ValueError(unknown("key of meta", key, TOLD))
     model, tally = adapter.model, Tally()
-    taken = steps(adapter, batches, reset=reset)
+    taken = steps(adapter, batches, reset_every=reset_every)
     forget_peak_memory()
     on_gpu = model.device.type == "cuda"
     if on_gpu:
@@ -138,7 +154,7 @@ def evaluate(
         "model": model.name,
         "data": "stream",
         "seed": adapter.seed,
-        "hyper": adapter.hyper(),
+        "settings": dict(**adapter.settings),
         "templates": adapter.templates,
         "answer": getattr(adapter, "answer", None),
         "norms": getattr(adapter, "norms", None),
@@ -148,8 +164,8 @@ def evaluate(
         **measured,
         covariance=account.get("covariance"),
         guard=account.get("guard"),
-        classes=list(adapter.names),
-        reset=adapter.reset if reset is None else reset,
+        classes=list(adapter.classes),
+        reset_every=adapter.reset_every if reset_every is None else reset_every,
         device=str(model.device),
         precision=str(model.dtype).removeprefix("torch."),
         fingerprint=model.fingerprint,
@@ -175,6 +191,40 @@ def _forgetting(adapter: Adapter, batches: Iterable[Batch], tally: Tally) -> lis
         {"domain": name, "then": tally.last(name), "now": score.accuracy, "n": score.n}
         for name, score in now.answers.items()
     ]
+
+
+class Stopwatch:
+    """Seconds that the image tower takes while this context lasts, by hooks that go with it."""
+
+    def __init__(self, model: VLM) -> None:
+        self.model, self.seconds, self._began = model, 0.0, 0.0
+
+    def __enter__(self) -> Stopwatch:
+        device = self.model.device
+
+        def start(*_: object) -> None:
+            self._began = _clock(device)
+
+        def stop(*_: object) -> None:
+            self.seconds += _clock(device) - self._began
+
+        tower = self.model.visual
+        self._hooks = [tower.register_forward_pre_hook(start), tower.register_forward_hook(stop)]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+
+def to_step(given: Any) -> Batch:
+    """A batch as `stream` makes it, from `(x, y)` or `x` alone."""
+    from bayestta.data._base import Batch
+
+    if isinstance(given, Batch):
+        return given
+    x, y = given if isinstance(given, (tuple, list)) and len(given) == 2 else (given, None)
+    return Batch(x, None if y is None else torch.as_tensor(y), "stream", torch.arange(len(x)))
 
 
 def _clock(device: torch.device) -> float:

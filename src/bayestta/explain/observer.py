@@ -141,7 +141,7 @@ class Explain:
     ) -> list[dict[str, Any]]:
         adapter, model = self.adapter, self.adapter.model
         if self._text is None:
-            self._text = classifier(model, adapter.names, adapter.templates)
+            self._text = classifier(model, adapter.classes, adapter.templates)
         sketch = model.logits(before, self._text).argmax(1).tolist()
         answer = step.logits.argmax(1).tolist()
         pick = self._pick(sketch, answer)
@@ -164,13 +164,13 @@ class Explain:
         found = []
         for row, i in enumerate(pick):
             shown = pixels(model, few[row])
-            truth = None if step.y is None else adapter.names[int(step.y[i])]
+            truth = None if step.y is None else adapter.classes[int(step.y[i])]
             sides = {"zero_shot": (sketch[i], zero[row]), "adapted": (answer[i], cam[row])}
             found.append(
                 {"step": step.index, "domain": step.domain, "image": i, "truth": truth}
                 | {"png": png(shown), "layer": self._layer.name}
                 | {
-                    key: {"answer": adapter.names[k], "png": png(overlay(shown, heat))}
+                    key: {"answer": adapter.classes[k], "png": png(overlay(shown, heat))}
                     for key, (k, heat) in sides.items()
                 }
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -60,8 +61,14 @@ class GaussianStats:
         self.prior_mean = prior_mean.detach().to(torch.float64, copy=True)  # (K,D)
         self.structure, self.centre, self.epsilon, self.wide = structure, centre, epsilon, wide
         self.prior_count, self.prior_scatter = prior_count, prior_scatter
+        self._first_structure = structure
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all evidence; the prior is left."""
+        self.structure = self._first_structure
         # the evidence is kept apart from the prior: 1 + 1e-17 would lose a sharp softmax's tail
-        self.seen = self.prior_mean.new_zeros(len(prior_mean))  # (K,)
+        self.seen = self.prior_mean.new_zeros(len(self.prior_mean))  # (K,)
         self.mean = self.prior_mean.clone()  # (K,D)
         self.scatter = self._empty()  # (D,D) or (K,D,D)
         self._add_prior(self.scatter, 1.0)
@@ -177,8 +184,11 @@ class GaussianStats:
         if self.centre == "exact" and self.prior_count:  # the gap between prior and evidence
             self._add_outer((shift, self.prior_count * (1 - keep) * ratio * shift))
 
-    def merge(self, other: GaussianStats) -> None:
-        """Add the evidence of another worker with the same prior; exact for `centre="exact"`."""
+    def merge(self, other: GaussianStats, share: float = 0.5) -> None:
+        """Add the evidence of another worker with the same prior; exact for `centre="exact"`.
+
+        Evidence has its own weight: the share of samples does not matter.
+        """
         for name in ("structure", "centre", "prior_count", "prior_scatter", "epsilon"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:
@@ -207,25 +217,42 @@ class GaussianStats:
         self.seen = self.seen + other.seen
 
     def per_class(self) -> GaussianStats:
-        """The same with a scatter a class, which starts from the shared covariance."""
+        """The same with a scatter per class, which starts from the shared covariance."""
         split = copy.copy(self)
         split.structure = "per-class"
         weight = split.weight.to(self.wide)[:, None, None]
         split.scatter = split._empty().add_(self.covariance()).mul_(weight)
         return split
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The three sums; `count` is without the prior."""
-        state = {"count": self.seen, "mean": self.mean, "scatter": self.scatter}
-        return {key: value.clone() for key, value in state.items()}
+    def state(self) -> dict[str, Any]:
+        """The three sums, and their structure; `count` is without the prior."""
+        sums = {"count": self.seen, "mean": self.mean, "scatter": self.scatter}
+        return {**{key: value.clone() for key, value in sums.items()}, "structure": self.structure}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from `state`, of statistics with the same classes, features and structure."""
-        for key, mine in (("count", self.seen), ("mean", self.mean), ("scatter", self.scatter)):
-            if state[key].shape != mine.shape:
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`, of statistics with the same classes and features."""
+        if state.get("structure") not in STRUCTURES:
+            raise ValueError(
+                unknown("covariance structure", str(state.get("structure")), STRUCTURES)
+            )
+        fresh = copy.copy(self)
+        fresh._first_structure = state["structure"]
+        fresh.reset()
+        for key, like in fresh.state().items():
+            if not isinstance(like, Tensor):
+                continue
+            value = state.get(key)
+            if not isinstance(value, Tensor) or value.shape != like.shape:
+                shape = tuple(value.shape) if isinstance(value, Tensor) else "nothing"
                 raise ValueError(
-                    f"a {key} of shape {tuple(state[key].shape)} does not fit statistics with "
-                    f"{tuple(mine.shape)}: load a state of the same classes, model and structure."
+                    f"a {key} of shape {shape} does not fit statistics with {tuple(like.shape)}: "
+                    "load a state of the same classes, model and structure."
                 )
-        self.seen, self.mean = state["count"].clone(), state["mean"].clone()
-        self.scatter = state["scatter"].clone()
+            if value.dtype != like.dtype or not torch.isfinite(value).all():
+                raise ValueError(f"a {key} of {value.dtype} with numbers that are not finite.")
+        if state["count"].min() < 0:
+            raise ValueError(f"a count of {float(state['count'].min())} is negative.")
+        where = self.prior_mean.device
+        self.structure = state["structure"]
+        self.seen, self.mean = (state[key].to(where, copy=True) for key in ("count", "mean"))
+        self.scatter = state["scatter"].to(where, copy=True)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from bayestta.state import matching
+
 
 class Cache:
-    """Up to `shots` entries a class, in order of entropy; a full class gives up its worst entry.
+    """Up to `shots` entries per class, in order of entropy; a full class gives up its worst entry.
 
     Parameters
     ----------
@@ -29,11 +32,15 @@ class Cache:
     """
 
     def __init__(self, classes: int, shots: int, like: Tensor, **columns: int) -> None:
-        self.classes, self.shots = classes, shots
-        self.entropy: list[list[float]] = [[] for _ in range(classes)]
-        self.filled = like.new_zeros(classes, shots)  # 1 where there is an entry
+        self.classes, self.shots, self._like, self._lengths = classes, shots, like, columns
+        self.reset()
+
+    def reset(self) -> None:
+        K, S = self.classes, self.shots
+        self.entropy: list[list[float]] = [[] for _ in range(K)]
+        self.filled = self._like.new_zeros(K, S)  # 1 where there is an entry
         self.columns = {
-            name: like.new_zeros(classes, shots, length) for name, length in columns.items()
+            name: self._like.new_zeros(K, S, length) for name, length in self._lengths.items()
         }
 
     def __getitem__(self, column: str) -> Tensor:
@@ -54,26 +61,32 @@ class Cache:
             rows[place + 1 : end + 1] = rows[place:end].clone()
             rows[place] = value
 
-    def merge(self, other: Cache) -> None:
+    def merge(self, other: Cache, share: float) -> None:
         """Insert all entries of another cache."""
         for k, stored in enumerate(other.entropy):
             for i, entropy in enumerate(stored):
                 entry = {name: rows[k, i] for name, rows in other.columns.items()}
                 self.insert(k, entropy, **entry)
 
-    def state_dict(self, prefix: str) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Any]:
         """Columns, entropies and counts."""
         table = torch.zeros(self.classes, self.shots, dtype=torch.float64)
         for k, stored in enumerate(self.entropy):
             table[k, : len(stored)] = torch.tensor(stored, dtype=torch.float64)
-        state = {f"{prefix}{name}": rows.clone() for name, rows in self.columns.items()}
-        return {**state, f"{prefix}entropy": table, f"{prefix}filled": self.filled.clone()}
+        columns = {name: rows.clone() for name, rows in self.columns.items()}
+        return {**columns, "entropy": table, "filled": self.filled.clone()}
 
-    def load_state_dict(self, state: Mapping[str, Tensor], prefix: str) -> None:
-        """Take back what `state_dict` gave."""
-        self.filled.copy_(state[f"{prefix}filled"])
-        count = self.filled.sum(1).long().tolist()
-        table = state[f"{prefix}entropy"].tolist()
-        self.entropy = [row[:n] for row, n in zip(table, count, strict=True)]
-        for name, rows in self.columns.items():
-            rows.copy_(state[f"{prefix}{name}"])
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` gave."""
+        mine = self.state()
+        if state.keys() != mine.keys():
+            raise ValueError(f"a cache of {sorted(state)} is not one of {sorted(mine)}.")
+        new = {key: matching(key, state[key], like) for key, like in mine.items()}
+        count = new["filled"].sum(1).long()
+        full = torch.arange(self.shots, device=count.device) < count[:, None]
+        if not torch.equal(new["filled"].bool(), full) or not new["filled"].le(1).all():
+            raise ValueError("filled does not count the entries of each class from the first on.")
+        table = zip(new.pop("entropy").tolist(), count.tolist(), strict=True)
+        self.entropy = [row[:n] for row, n in table]
+        self.filled = new.pop("filled")
+        self.columns = new

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from bayestta.adapter import Adapter
-from bayestta.methods.tpt import confident, encode_views, entropy
+from bayestta.methods._losses import entropy
+from bayestta.methods._multiview import confident, encode_views
+from bayestta.settings import Settings, setting
+
+
+@dataclass(frozen=True)
+class SequentialSettings(Settings):
+    """What these methods have in common."""
+
+    views: int = setting(1, "Views per image; above 1 the confident ones are averaged.", least=1)
+    selection: float = setting(
+        0.1, "Share of the views, those of lowest entropy, that count.", above=0, most=1
+    )
 
 
 class Sequential(Adapter):
-    """One encoder pass a batch, then sample by sample: features decide, not the batch size.
+    """One encoder pass per batch, then sample by sample: features decide, not the batch size.
 
     The arithmetic of a sample has the same shapes whatever the batch, so that given the same
     features the answers are bit for bit those of batch size one.
@@ -18,8 +32,7 @@ class Sequential(Adapter):
     With `views` above 1 a sample is the `selection` of its views that are least uncertain.
     """
 
-    views: int = 1
-    selection: float = 0.1
+    settings: SequentialSettings
 
     @torch.no_grad()
     def _adapt(self, x: Tensor) -> Tensor:
@@ -41,5 +54,5 @@ class Sequential(Adapter):
         logits = self.model.logits(z, text)
         if len(z) == 1:
             return z, logits
-        chosen = confident(entropy(logits), self.selection)
+        chosen = confident(entropy(logits), self.settings.selection)
         return z[chosen], logits[chosen]

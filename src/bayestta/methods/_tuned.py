@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from bayestta.state import matching
 
 Optimiser = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
 class Tuned(Mapping[str, Tensor]):
-    """Named leaf tensors and the optimiser that moves them; reset, save and merge are easy.
+    """Named leaf tensors and the optimiser that moves them, as a piece of state.
 
     >>> tuned = Tuned({"w": torch.zeros(2)}, lambda tensors: torch.optim.SGD(tensors, lr=1.0))
     >>> tuned.step((tuned["w"] - 3).square().sum())
     >>> tuned["w"].tolist()
     [6.0, 6.0]
-    >>> tuned.restart()
+    >>> tuned.reset()
     >>> tuned["w"].tolist()
     [0.0, 0.0]
     """
@@ -26,7 +29,7 @@ class Tuned(Mapping[str, Tensor]):
         self.start = {key: value.detach().clone() for key, value in start.items()}
         self._make = optimiser
         self.tensors = {key: value.clone().requires_grad_() for key, value in self.start.items()}
-        self.restart()
+        self.reset()
 
     def __getitem__(self, key: str) -> Tensor:
         return self.tensors[key]
@@ -37,7 +40,7 @@ class Tuned(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self.tensors)
 
-    def restart(self, *, optimiser_only: bool = False) -> None:
+    def reset(self, *, optimiser_only: bool = False) -> None:
         """Back to the start, optimiser included."""
         if not optimiser_only:
             self.assign(self.start)
@@ -67,33 +70,43 @@ class Tuned(Mapping[str, Tensor]):
             for key, old in before.items():
                 self.tensors[key].lerp_(old, keep)
 
-    def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
-        """Tensors and moments under flat names."""
-        state = {f"{prefix}{key}": tensor.detach().clone() for key, tensor in self.tensors.items()}
+    def state(self) -> dict[str, Any]:
+        """Tensors by their names, and moments as NAME@SLOT."""
+        state: dict[str, Any] = self.snapshot()
         for key, tensor in self.tensors.items():
             for slot, value in self.optimiser.state.get(tensor, {}).items():
                 if value is not None:
-                    state[f"{prefix}{key}@{slot}"] = torch.as_tensor(value).clone()
+                    state[f"{key}@{slot}"] = torch.as_tensor(value).clone()
         return state
 
-    def load_state_dict(self, state: Mapping[str, Tensor], prefix: str = "") -> None:
-        """Take back what `state_dict` gave."""
-        self.restart()
-        self.assign({key: state[f"{prefix}{key}"] for key in self.tensors})
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` gave."""
+        values = {
+            key: matching(key, state.get(key), tensor.detach())
+            for key, tensor in self.tensors.items()
+        }
+        moments: dict[str, dict[str, Tensor]] = {}
         for name, value in state.items():
-            key, at, slot = name.removeprefix(prefix).partition("@")
-            if name.startswith(prefix) and at and key in self.tensors:
-                tensor = self.tensors[key]
-                # moments live where the tensor does; Adam counts its steps on the CPU
-                where = tensor.device if value.shape == tensor.shape else value.device
-                self.optimiser.state[tensor][slot] = value.to(where, copy=True)
+            key, at, slot = name.partition("@")
+            if key not in self.tensors:
+                raise ValueError(f"{name} is not among the {len(self)} tuned tensors.")
+            if not at:
+                continue
+            if slot == "step":  # Adam counts its steps on the CPU
+                like = torch.zeros((), dtype=torch.float32)
+                moments.setdefault(key, {})[slot] = matching(name, value, like, least=0)
+            else:
+                tensor = self.tensors[key].detach()
+                least = 0 if slot.startswith("exp_avg_sq") else None
+                moments.setdefault(key, {})[slot] = matching(name, value, tensor, least=least)
+        self.reset()
+        self.assign(values)
+        for key, slots in moments.items():
+            self.optimiser.state[self.tensors[key]] = slots
 
     @torch.no_grad()
-    def merge(self, other: Tuned, mine: int, theirs: int) -> None:
-        """Average tensors and moments, weighted by the samples that each has seen."""
-        if theirs == 0:
-            return
-        share = theirs / (mine + theirs)
+    def merge(self, other: Tuned, share: float) -> None:
+        """Average tensors and moments, `share` of them the other's."""
         for key, tensor in self.tensors.items():
             tensor.lerp_(other.tensors[key].detach(), share)
             slots = self.optimiser.state.get(tensor, {})
@@ -107,3 +120,40 @@ class Tuned(Mapping[str, Tensor]):
                 else:
                     slots[slot] = share * value
             self.optimiser.state[tensor] = slots
+
+
+class Averaged(Mapping[str, Tensor]):
+    """Named tensors that follow others slowly, such as a teacher, as a piece of state."""
+
+    def __init__(self, start: Callable[[], Mapping[str, Tensor]]) -> None:
+        self._start = start
+        self.reset()
+
+    def reset(self) -> None:
+        self.tensors = {key: value.detach().clone() for key, value in self._start().items()}
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self.tensors[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    @torch.no_grad()
+    def follow(self, target: Mapping[str, Tensor], rate: float) -> None:
+        """tensor <- (1 - rate) tensor + rate target."""
+        for key, value in self.tensors.items():
+            value.lerp_(target[key], rate)
+
+    def state(self) -> dict[str, Any]:
+        return {key: value.clone() for key, value in self.tensors.items()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        if state.keys() != self.tensors.keys():
+            raise ValueError(f"{len(state)} tensors do not match the {len(self.tensors)} kept.")
+        self.tensors = {key: matching(key, state[key], v) for key, v in self.tensors.items()}
+
+    def merge(self, other: Averaged, share: float) -> None:
+        self.follow(other, share)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bayestta.adapter import Adapter, register
+from bayestta.adapter import Adapter
+from bayestta.methods import register
+from bayestta.methods._records import Records
 from bayestta.methods._tuned import Tuned
 from bayestta.models._prompts import PromptLearner
-from bayestta.models.base import VLM
-from bayestta.names import unknown
+from bayestta.settings import Settings, setting
 
 CONTEXTS = ("an image of a", "a colorful image of a", "a noisy picture of a")
-LOSSES = ("double_softmax", "cross_entropy")
 
 
 class Item(NamedTuple):
@@ -50,62 +50,53 @@ def insert(items: list[Item], item: Item, capacity: int, generator: torch.Genera
     return [old for old in items if old is not lowest] + [item]
 
 
+@dataclass(frozen=True)
+class AdaPromptSettings(Settings):
+    lr: float = setting(5e-3, "Learning rate.", least=0)
+    weight_decay: float = setting(0.01, "Weight decay of AdamW.", least=0)
+    confidence: float = setting(
+        0.7, "Confidence from which on an image enters the buffer.", least=0, most=1
+    )
+    capacity: int = setting(
+        64, "Images in the buffer; there is no update before it is full.", least=1
+    )
+    loss: str = setting(
+        "double_softmax",
+        "Cross-entropy of the softmax of probabilities, as in the official code (double_softmax), "
+        "or of the logits, which was meant (cross_entropy).",
+        choices=("double_softmax", "cross_entropy"),
+    )
+    carry: bool = setting(
+        True,
+        "A reset keeps the prompts and takes them for the first forms, as in the official code, "
+        "whose prompts escape the reset that was meant; False is that reset.",
+    )
+
+
 @register
 class AdaPrompt(Adapter):
-    """Tune three prompts by the labels that their first forms give to confident images.
+    """Tune three prompts by the labels that their first forms give to confident images."""
 
-    Parameters
-    ----------
-    confidence
-        From which on an image enters the buffer.
-    capacity
-        Of the buffer; there is no update before it is full.
-    loss
-        `double_softmax`: cross-entropy of the softmax of probabilities, as in the official code,
-        whose gradients are very small; `cross_entropy`: what was meant.
-    carry
-        `restart` keeps the prompts and takes them for the first forms, as in the official code,
-        whose prompts escape the reset that was meant; False is that reset.
-    """
-
+    Settings = AdaPromptSettings
+    settings: AdaPromptSettings
     name = "adaprompt"
     title = "AdaPrompt"
     citation = "Zhang et al., Robust Test-Time Adaptation for Zero-Shot Prompt Tuning, AAAI 2024"
     tunes = "the contexts of 3 prompts"
-    cost = "1 forward an image; text tower 6 forwards + 3 backwards a batch"
+    cost = "1 forward per image; text tower 6 forwards + 3 backwards per batch"
     fidelity = (
         "code, in float32 without its gradient scaler; the buffer keeps features instead of "
         "images; a new domain clears buffer and optimiser but carries the prompts, which the code "
-        "fails to reset (carry=False does, reset=never clears nothing); prompts are its own, not "
-        "the data set's templates"
+        "fails to reset (carry=False does, reset_every=never clears nothing); prompts are its "
+        "own, not the data set's templates"
     )
     answer = "after"
-    reset = "domain"
+    reset_every = "domain"
     needs_encoder = True
-
-    def __init__(
-        self,
-        model: VLM,
-        names: Sequence[str],
-        templates: Sequence[str],
-        *,
-        seed: int = 0,
-        lr: float = 5e-3,
-        weight_decay: float = 0.01,
-        confidence: float = 0.7,
-        capacity: int = 64,
-        loss: str = "double_softmax",
-        carry: bool = True,
-    ) -> None:
-        if loss not in LOSSES:
-            raise ValueError(unknown("loss of adaprompt", loss, LOSSES))
-        self.lr, self.weight_decay, self.confidence = lr, weight_decay, confidence
-        self.capacity, self.loss, self.carry = capacity, loss, carry
-        super().__init__(model, names, templates, seed=seed)
 
     def make_text(self) -> Tensor:
         self.templates = [f"{context} {{}}." for context in CONTEXTS]  # what results record
-        self.learners = {c: PromptLearner(self.model, self.names, c) for c in CONTEXTS}
+        self.learners = {c: PromptLearner(self.model, self.classes, c) for c in CONTEXTS}
         start = {context: learner.start for context, learner in self.learners.items()}
         self.tuned = Tuned(start, self._optimiser)
         return self._text().detach()
@@ -116,13 +107,28 @@ class AdaPrompt(Adapter):
         return torch.stack(texts).mean(0)
 
     def _optimiser(self, tensors: list[Tensor]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(tensors, lr=self.lr, weight_decay=self.weight_decay)
+        own = self.settings
+        return torch.optim.AdamW(tensors, lr=own.lr, weight_decay=own.weight_decay)
 
-    def restart(self) -> None:
-        super().restart()
-        self.tuned.restart(optimiser_only=self.carry)
-        self.origin = self._text().detach() if self.carry else self.text
-        self.buffer: list[Item] = []
+    def declare(self) -> None:
+        self.add_state("tuned", self.tuned)
+        self.add_state("origin", self.text)
+        K, capacity = self.text.shape[0], self.settings.capacity
+
+        def add(items: list[Item], item: Item) -> list[Item]:
+            return insert(items, item, capacity, self.generator)
+
+        like = Item(torch.zeros_like(self.text[0]), 0, 0.0)
+        limits = {"label": (0, K - 1), "confidence": (0, 1)}
+        self.buffer = Records(like, capacity, add, **limits)
+        self.add_state("buffer", self.buffer)
+
+    def reset(self) -> None:
+        carried = self.tuned.snapshot()
+        super().reset()
+        if self.settings.carry:
+            self.tuned.assign(carried)
+            self.origin = self._text().detach()
 
     def _adapt(self, x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -131,9 +137,9 @@ class AdaPrompt(Adapter):
             p = self.model.logits(z, self.origin).softmax(1)
         for feature, row in zip(z, p, strict=True):
             item = Item(feature.clone(), int(row.argmax()), float(row.max()))
-            if item.confidence > self.confidence:
-                self.buffer = insert(self.buffer, item, self.capacity, self.generator)
-        if len(self.buffer) >= self.capacity:
+            if item.confidence > self.settings.confidence:
+                self.buffer.insert_record(item)
+        if len(self.buffer) >= self.settings.capacity:
             self._update()
         return self._answer(z)
 
@@ -148,29 +154,6 @@ class AdaPrompt(Adapter):
         z = torch.stack([item.feature for item in self.buffer])
         labels = torch.tensor([item.label for item in self.buffer], device=z.device)
         logits = self.model.logits(z, self._text())
-        if self.loss == "double_softmax":
+        if self.settings.loss == "double_softmax":
             logits = logits.softmax(1)
         self.tuned.step(functional.cross_entropy(logits, labels))
-
-    def state_dict(self) -> dict[str, Tensor]:
-        state = {**super().state_dict(), **self.tuned.state_dict("tuned/")}
-        state["origin"] = self.origin.clone()
-        features = [item.feature for item in self.buffer]
-        state["buffer/features"] = torch.stack(features) if features else torch.zeros(0)
-        labels, sure = [i.label for i in self.buffer], [i.confidence for i in self.buffer]
-        state["buffer/labels"] = torch.tensor(labels, dtype=torch.int64)
-        state["buffer/confidence"] = torch.tensor(sure, dtype=torch.float64)
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        self.tuned.load_state_dict(state, "tuned/")
-        self.origin = state["origin"].to(self.text, copy=True)
-        features = state["buffer/features"].to(self.text, copy=True)
-        about = (state[f"buffer/{key}"].tolist() for key in ("labels", "confidence"))
-        self.buffer = [Item(*item) for item in zip(features, *about, strict=True)]
-
-    def _merge(self, other: AdaPrompt) -> None:
-        self.tuned.merge(other.tuned, self.samples, other.samples)
-        for item in other.buffer:
-            self.buffer = insert(self.buffer, item, self.capacity, self.generator)

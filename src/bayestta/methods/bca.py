@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bayestta.adapter import register
-from bayestta.methods._sequential import Sequential
-from bayestta.models.base import VLM
-from bayestta.names import unknown
+from bayestta.methods import register
+from bayestta.methods._sequential import Sequential, SequentialSettings
+from bayestta.settings import setting
 
-FOLLOWS = ("class", "embedding")
+
+@dataclass(frozen=True)
+class BCASettings(SequentialSettings):
+    tau_likelihood: float = setting(
+        0.05, "Posterior above which an embedding moves.", least=0, most=1
+    )
+    count_likelihood: float = setting(
+        20000.0,
+        "Samples that an embedding is worth at the start; the port's value all but holds it still.",
+        above=0,
+    )
+    tau_prior: float = setting(
+        0.65, "Posterior above which a row of the prior moves.", least=0, most=1
+    )
+    count_prior: float = setting(
+        1.0, "Samples that a row of the prior is worth at the start.", above=0
+    )
+    follows: str = setting(
+        "class",
+        "What moves: the row of the most likely class (the port) or of the most likely embedding "
+        "(the paper's words); they coincide while the prior is near the identity.",
+        choices=("class", "embedding"),
+    )
 
 
 @register
@@ -23,20 +44,10 @@ class BCA(Sequential):
     Derived from a third-party port and the paper's text; the official code was not read. The
     answer is the logarithm of the posterior.
 
-    Parameters
-    ----------
-    tau_likelihood, count_likelihood
-        Above this posterior the embedding moves towards the feature; it starts with the weight of
-        so many samples. The port's 20,000 all but hold it still.
-    tau_prior, count_prior
-        Above this posterior the prior's row moves towards the posterior; its starting weight.
-    follows
-        What moves: the row of the most likely `class` (the port), or of the most likely
-        `embedding` (the paper's words). They coincide while the prior is near the identity.
-    views, selection
-        Above 1, a sample is the mean of this share of its views.
     """
 
+    Settings = BCASettings
+    settings: BCASettings
     name = "bca"
     title = "BCA"
     citation = (
@@ -44,70 +55,41 @@ class BCA(Sequential):
         "arXiv 2503.09248"
     )
     tunes = "class embeddings and the prior of classes given embeddings"
-    cost = "1 forward an image"
+    cost = "1 forward per image"
     fidelity = "derived from a third-party port; the official values a data set are unknown"
 
-    def __init__(
-        self,
-        model: VLM,
-        names: Sequence[str],
-        templates: Sequence[str],
-        *,
-        seed: int = 0,
-        tau_likelihood: float = 0.05,
-        count_likelihood: float = 20000.0,
-        tau_prior: float = 0.65,
-        count_prior: float = 1.0,
-        follows: str = "class",
-        views: int = 1,
-        selection: float = 0.1,
-    ) -> None:
-        if follows not in FOLLOWS:
-            raise ValueError(unknown("value of follows", follows, FOLLOWS))
-        self.tau_likelihood, self.count_likelihood = tau_likelihood, count_likelihood
-        self.tau_prior, self.count_prior, self.follows = tau_prior, count_prior, follows
-        self.views, self.selection = views, selection
-        super().__init__(model, names, templates, seed=seed)
-
-    def restart(self) -> None:
-        super().restart()
+    def declare(self) -> None:
+        K, own = len(self.text), self.settings
         # A step of 1/20,000 is too small to be added up in float32.
-        self.mean = self.text.to(torch.float64, copy=True)  # (K,D)
-        self.prior = torch.eye(len(self.text), dtype=torch.float64, device=self.text.device)
-        self.counts = self.prior.new_tensor([self.count_likelihood, self.count_prior])
-        self.counts = self.counts[:, None].repeat(1, len(self.text))  # (2,K)
+        self.add_state("mean", self.text.double())  # (K,D)
+        self.add_state("prior", torch.eye(K, dtype=torch.float64, device=self.text.device))
+        start = self.text.new_tensor([own.count_likelihood, own.count_prior], dtype=torch.float64)
+        self.add_state("counts", start[:, None].repeat(1, K), least=0)  # (2,K)
 
     def _sample(self, z: Tensor, *, learn: bool) -> Tensor:
         z, logits = self._confident(z.double(), self.mean)
         likelihood = logits.mean(0).softmax(0)
         posterior = likelihood @ self.prior
         if learn:
-            moved = posterior if self.follows == "class" else likelihood
+            moved = posterior if self.settings.follows == "class" else likelihood
             self._learn(z.mean(0), posterior, int(moved.argmax()))
         return posterior.clamp_min(torch.finfo(torch.float64).tiny).log().to(self.text.dtype)
 
     def _learn(self, feature: Tensor, posterior: Tensor, k: int) -> None:
         sure, count = float(posterior.max()), self.counts[:, k]
-        if sure > self.tau_likelihood:
+        if sure > self.settings.tau_likelihood:
             moved = (count[0] * self.mean[k] + feature) / (count[0] + 1)
             self.mean[k] = functional.normalize(moved, dim=0)
             count[0] += 1
-        if sure > self.tau_prior:
+        if sure > self.settings.tau_prior:
             self.prior[k] = (count[1] * self.prior[k] + posterior) / (count[1] + 1)
             count[1] += 1
 
-    def state_dict(self) -> dict[str, Tensor]:
-        moved = {"mean": self.mean, "prior": self.prior, "counts": self.counts}
-        return {**super().state_dict(), **{key: value.clone() for key, value in moved.items()}}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        for key in ("mean", "prior", "counts"):
-            getattr(self, key).copy_(state[key])
-
-    def _merge(self, other: BCA) -> None:
+    def merge_state(self, other: BCA, share: float) -> None:
         """Both are means with counts: add the sums, less one copy of the start."""
-        start = self.prior.new_tensor([self.count_likelihood, self.count_prior])[:, None]
+        super().merge_state(other, share)
+        own = self.settings
+        start = self.prior.new_tensor([own.count_likelihood, own.count_prior])[:, None]
         total = self.counts + other.counts - start
         eye = torch.eye(len(self.prior)).to(self.prior)
         sums = []

@@ -7,6 +7,7 @@ import math
 import os
 import pickle
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,32 +19,36 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
-from bayestta.adapter import register
 from bayestta.data._base import Data, Dataset, generator, permutation
 from bayestta.data._views import random_crop
 from bayestta.files import replacing
+from bayestta.methods import register
 from bayestta.methods.zero_shot import ZeroShot
 from bayestta.models._prompts import PromptLearner
 from bayestta.models.base import VLM
 from bayestta.names import unknown
+from bayestta.settings import Settings, setting
 
 KEYS = ("ctx", "prompt_learner.ctx")
 # Not in the specification, which says SGD and no more: the defaults of Dassl, CoOp's framework.
 MOMENTUM, DECAY = 0.9, 5e-4
 
 
+@dataclass(frozen=True)
+class CoOpSettings(Settings):
+    checkpoint: str | None = setting(
+        None,
+        "File of `save_context` or of CoOp's own training; without one the context is untrained, "
+        "and every record says so.",
+    )
+
+
 @register
 class CoOp(ZeroShot):
-    """Zero-shot with a learnt context in the place of "a photo of a".
+    """Zero-shot with a learnt context in the place of "a photo of a"."""
 
-    Parameters
-    ----------
-    checkpoint
-        A file of `save_context`, or of CoOp's own training (unified context, class name at the
-        end). Without one the context is the one that training starts from, and every record says
-        that it is untrained.
-    """
-
+    Settings = CoOpSettings
+    settings: CoOpSettings
     name = "coop"
     title = "CoOp"
     citation = "Zhou et al., Learning to Prompt for Vision-Language Models, IJCV 2022"
@@ -54,30 +59,18 @@ class CoOp(ZeroShot):
     )
     needs_encoder = True
 
-    def __init__(
-        self,
-        model: VLM,
-        names: Sequence[str],
-        templates: Sequence[str],
-        *,
-        seed: int = 0,
-        checkpoint: str | None = None,
-    ) -> None:
-        self.checkpoint = None if checkpoint is None else str(checkpoint)
-        super().__init__(model, names, templates, seed=seed)
-
     def make_text(self) -> Tensor:
-        if self.checkpoint is None:
+        if self.settings.checkpoint is None:
             self.templates = ["a photo of a {}."]
-            learner = PromptLearner(self.model, self.names)
+            learner = PromptLearner(self.model, self.classes)
             return learner(learner.start)
-        context = load_context(self.checkpoint)
-        learner = PromptLearner(self.model, self.names, places(len(context)))
+        context = load_context(self.settings.checkpoint)
+        learner = PromptLearner(self.model, self.classes, places(len(context)))
         self.templates = [f"[{len(context)} learnt tokens] {{}}."]  # what results are to record
         return learner(context.to(learner.start))
 
     def _adapt(self, x: Tensor) -> Tensor:
-        if self.checkpoint is None:
+        if self.settings.checkpoint is None:
             self.record = {"context": "untrained, as no checkpoint was given"}
         return super()._adapt(x)
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from bayestta.adapter import Adapter, register
-from bayestta.methods.tpt import confident, each_image, entropy, marginal_entropy
+from bayestta.adapter import Adapter
+from bayestta.methods import register
+from bayestta.methods._losses import entropy, marginal_entropy
+from bayestta.methods._multiview import confident, each_image
 from bayestta.models._prompts import PromptLearner
-from bayestta.models.base import VLM
-from bayestta.names import unknown
-
-SELECTIONS = ("code", "paper")
-GAPS = ("logits", "probability")
+from bayestta.settings import Settings, setting
 
 
 class Buffer(NamedTuple):
@@ -46,29 +44,37 @@ def choose(e: Tensor, g: Tensor, r: int, selection: str) -> list[int]:
     return [by_entropy[i] for i in sorted(set(lower) & set(steady))] + [r]
 
 
+@dataclass(frozen=True)
+class DynaPromptSettings(Settings):
+    prompts: int = setting(
+        12, "Prompts in the buffer: 12 in the official script, 10 in the paper.", least=1
+    )
+    selection: str = setting("code", "Rule of selection; see `choose`.", choices=("code", "paper"))
+    gap: str = setting(
+        "logits",
+        "What drops from the plain view to the others: the largest of the raw logits, as in the "
+        "official code, or the probability of the class predicted on the plain view (paper).",
+        choices=("logits", "probability"),
+    )
+    context: str = setting("a photo of a", "Words that the context starts from.")
+    lr: float = setting(5e-3, "Learning rate.", least=0)
+    weight_decay: float = setting(0.01, "Weight decay of AdamW.", least=0)
+    views_kept: float = setting(
+        0.1, "Share of the views, those of lowest entropy, that count.", above=0, most=1
+    )
+
+
 @register
 class DynaPrompt(Adapter):
-    """Choose prompts by entropy and by the gap between plain and augmented views; tune those.
+    """Choose prompts by entropy and by the gap between plain and augmented views; tune those."""
 
-    Parameters
-    ----------
-    prompts
-        In the buffer: 12 in the official script, 10 in the paper.
-    selection
-        `code` or `paper`; see `choose`.
-    gap
-        What drops from the plain view to the others: the largest of the raw `logits`, as in the
-        official code, or the `probability` of the class predicted on the plain view, as in the
-        paper.
-    views_kept
-        The share of views, those of lowest entropy, that count.
-    """
-
+    Settings = DynaPromptSettings
+    settings: DynaPromptSettings
     name = "dynaprompt"
     title = "DynaPrompt"
     citation = "Xiao et al., DynaPrompt: Dynamic Test-Time Prompt Tuning, ICLR 2025"
     tunes = "a buffer of 12 prompt contexts"
-    cost = "64 forwards an image; text tower 12 + 2|S| forwards + |S| backwards an image"
+    cost = "64 forwards per image; text tower 12 + 2|S| forwards + |S| backwards per image"
     fidelity = (
         "code; selection='paper' and gap='probability' give the paper's rule; ties, as at the "
         "start, go to the first prompt; prompts are context + name, not the data set's templates"
@@ -78,40 +84,25 @@ class DynaPrompt(Adapter):
     needs_encoder = True
     no_merge = "its prompts are ordered by last use, and two streams have no common order."
 
-    def __init__(
-        self,
-        model: VLM,
-        names: Sequence[str],
-        templates: Sequence[str],
-        *,
-        seed: int = 0,
-        prompts: int = 12,
-        selection: str = "code",
-        gap: str = "logits",
-        context: str = "a photo of a",
-        lr: float = 5e-3,
-        weight_decay: float = 0.01,
-        views_kept: float = 0.1,
-    ) -> None:
-        if selection not in SELECTIONS:
-            raise ValueError(unknown("selection of dynaprompt", selection, SELECTIONS))
-        if gap not in GAPS:
-            raise ValueError(unknown("gap of dynaprompt", gap, GAPS))
-        if prompts < 1:
-            raise ValueError(f"{prompts} prompts given: dynaprompt needs at least 1.")
-        self.prompts, self.selection, self.gap, self.context = prompts, selection, gap, context
-        self.lr, self.weight_decay, self.views_kept = lr, weight_decay, views_kept
-        super().__init__(model, names, templates, seed=seed)
-
     def make_text(self) -> Tensor:
-        self.templates = [f"{self.context} {{}}."]  # what results are to record
-        self.learner = PromptLearner(self.model, self.names, self.context)
+        self.templates = [f"{self.settings.context} {{}}."]  # what results are to record
+        self.learner = PromptLearner(self.model, self.classes, self.settings.context)
         return self.learner(self.learner.start)
 
-    def restart(self) -> None:
-        super().restart()
-        offsets = self.learner.start.new_zeros(self.prompts, *self.learner.start.shape)
-        self.buffer = Buffer(offsets, list(range(self.prompts)), [0] * self.prompts)
+    def declare(self) -> None:
+        M, start = self.settings.prompts, self.learner.start
+        self.add_state("offsets", start.new_zeros(M, *start.shape))
+        self.add_state("order", torch.arange(M), least=0, most=M - 1)
+        self.add_state("uses", torch.zeros(M, dtype=torch.int64), least=0)
+
+    @property
+    def buffer(self) -> Buffer:
+        return Buffer(self.offsets, self.order.tolist(), self.uses.tolist())
+
+    @buffer.setter
+    def buffer(self, new: Buffer) -> None:
+        self.offsets, self.order = new.offsets, torch.tensor(new.order)
+        self.uses = torch.tensor(new.uses)
 
     def _adapt(self, x: Tensor) -> Tensor:
         answers, sketches = [], []
@@ -136,14 +127,18 @@ class DynaPrompt(Adapter):
         if 0 not in uses:
             offsets[order[0]], uses[order[0]] = 0.0, 0
         logits = self._logits(z, self._texts(offsets, uses))  # (M,V,K)
-        chosen = choose(entropy(logits).mean(1), self._gap(logits), order[0], self.selection)
+        chosen = choose(
+            entropy(logits).mean(1), self._gap(logits), order[0], self.settings.selection
+        )
         for m in chosen:
             order.remove(m)
             order.append(m)
             uses[m] += 1
-        kept = confident(entropy(logits[chosen]).mean(0), self.views_kept)
+        kept = confident(entropy(logits[chosen]).mean(0), self.settings.views_kept)
         offsets.requires_grad_()
-        optimiser = torch.optim.AdamW([offsets], lr=self.lr, weight_decay=self.weight_decay)
+        optimiser = torch.optim.AdamW(
+            [offsets], lr=self.settings.lr, weight_decay=self.settings.weight_decay
+        )
         with torch.enable_grad():
             loss = marginal_entropy(self._logits(z[kept], self._chosen(offsets, chosen))).mean()
             (offsets.grad,) = torch.autograd.grad(loss, [offsets])
@@ -171,20 +166,9 @@ class DynaPrompt(Adapter):
         return torch.stack([self.model.logits(z, text) for text in texts])  # (M,V,K)
 
     def _gap(self, logits: Tensor) -> Tensor:
-        if self.gap == "logits":
+        if self.settings.gap == "logits":
             top = logits.amax(2)  # (M,V), of whatever class
         else:
             p, predicted = logits.softmax(2), logits[:, 0].argmax(1)
             top = p[torch.arange(len(p)), :, predicted]
         return (top[:, :1] - top[:, 1:]).mean(1)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        state = {**super().state_dict(), "offsets": self.buffer.offsets.clone()}
-        state["order"] = torch.tensor(self.buffer.order)
-        state["uses"] = torch.tensor(self.buffer.uses)
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        offsets = state["offsets"].to(self.learner.start, copy=True)
-        self.buffer = Buffer(offsets, state["order"].tolist(), state["uses"].tolist())

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from bayestta.adapter import Adapter, register
+from bayestta.adapter import Adapter
+from bayestta.methods import register
+from bayestta.methods._losses import entropy
+from bayestta.methods._multiview import each_image, encode_views
+from bayestta.methods._records import Records
 from bayestta.methods._tuned import Tuned
-from bayestta.methods.tpt import check_views, encode_views, entropy
 from bayestta.models._prompts import PromptLearner
-from bayestta.models.base import VLM
-from bayestta.names import unknown
-
-CHOICES = {
-    "order": ("before", "after"),
-    "long_term": ("oldest", "prototypes"),
-    "fusion": ("logits", "probabilities"),
-    "label": ("hard", "soft"),
-    "entropy": ("softmax", "raw"),
-}
+from bayestta.settings import Settings, setting
 
 
 class Banks(NamedTuple):
@@ -57,6 +51,43 @@ class Banks(NamedTuple):
         return functional.normalize(found, dim=-1) if normalise else found
 
 
+@dataclass(frozen=True)
+class HisTPTSettings(Settings):
+    context: str = setting("a photo of a", "Words that the context starts from.")
+    lr: float = setting(5e-3, "Learning rate.", least=0)
+    weight_decay: float = setting(0.01, "Weight decay of AdamW.", least=0)
+    bank: int = setting(32, "Entries of the local and of the hard bank.", least=1)
+    hardest: int = setting(16, "Local entries that make a hard one.", least=1)
+    decay: float = setting(0.99, "Decay of the global bank.", least=0, most=1)
+    order: str = setting(
+        "before",
+        "Banks take a sample in before its loss (official) or after it (the port).",
+        choices=("before", "after"),
+    )
+    long_term: str = setting(
+        "oldest",
+        "The global bank follows the oldest entries (official) or the prototypes (the port).",
+        choices=("oldest", "prototypes"),
+    )
+    fusion: str = setting(
+        "logits",
+        "The three answers are fused as logits (official) or probabilities (the port).",
+        choices=("logits", "probabilities"),
+    )
+    label: str = setting(
+        "hard", "Pseudo labels are hard (official) or soft (the port).", choices=("hard", "soft")
+    )
+    entropy: str = setting(
+        "softmax",
+        "Entropy of the softmax, or raw: the official sum over raw logits as if they were "
+        "log-probabilities.",
+        choices=("softmax", "raw"),
+    )
+    normalise: bool = setting(
+        True, "Bring the means of the banks to unit norm, as the port does and the code does not."
+    )
+
+
 @register
 class HisTPT(Adapter):
     """Tune one lasting prompt towards what remembered text embeddings say of each image (derived).
@@ -64,26 +95,10 @@ class HisTPT(Adapter):
     The official code is for segmentation only. The banks are its own; the wrapper for
     classification is derived from a third-party port, and its rate from TPT's protocol.
 
-    Parameters
-    ----------
-    bank, hardest
-        Entries of the local and of the hard bank, and how many local ones make a hard one.
-    decay
-        Of the global bank.
-    order
-        Banks take a sample in `before` its loss (official) or `after` (the port).
-    long_term
-        The global bank follows the `oldest` entries (official) or the `prototypes` (the port).
-    fusion
-        Of the three answers: weighted `logits` (official) or `probabilities` (the port).
-    label
-        Pseudo labels are `hard` (official) or `soft` (the port).
-    entropy
-        `softmax`, or `raw`, the official sum over raw logits as if they were log-probabilities.
-    normalise
-        Bring the means of the banks to unit norm (the port does, the official code does not).
     """
 
+    Settings = HisTPTSettings
+    settings: HisTPTSettings
     name = "histpt"
     title = "HisTPT"
     citation = (
@@ -91,7 +106,7 @@ class HisTPT(Adapter):
         "NeurIPS 2024"
     )
     tunes = "the context of one prompt; banks of 64 text embeddings"
-    cost = "2 forwards an image; text tower 2 forwards + 1 backward an image"
+    cost = "2 forwards per image; text tower 2 forwards + 1 backward per image"
     fidelity = (
         "derived: banks as in the official segmentation code, classification after a third-party "
         "port, rate from TPT; prompts are context + name, not the data set's templates"
@@ -100,54 +115,26 @@ class HisTPT(Adapter):
     answer = "after"
     needs_encoder = True
     no_merge = "its banks are queues, and two streams have no common order."
-    growing: ClassVar[tuple[str, ...]] = ("@", "banks/")
-
-    def __init__(
-        self,
-        model: VLM,
-        names: Sequence[str],
-        templates: Sequence[str],
-        *,
-        seed: int = 0,
-        context: str = "a photo of a",
-        lr: float = 5e-3,
-        weight_decay: float = 0.01,
-        bank: int = 32,
-        hardest: int = 16,
-        decay: float = 0.99,
-        order: str = "before",
-        long_term: str = "oldest",
-        fusion: str = "logits",
-        label: str = "hard",
-        entropy: str = "softmax",
-        normalise: bool = True,
-    ) -> None:
-        self.context, self.lr, self.weight_decay = context, lr, weight_decay
-        self.bank, self.hardest, self.decay = bank, hardest, decay
-        self.order, self.long_term, self.fusion = order, long_term, fusion
-        self.label, self.entropy, self.normalise = label, entropy, normalise
-        for key, valid in CHOICES.items():
-            if getattr(self, key) not in valid:
-                raise ValueError(unknown(f"{key} of histpt", getattr(self, key), valid))
-        super().__init__(model, names, templates, seed=seed)
 
     def make_text(self) -> Tensor:
-        self.templates = [f"{self.context} {{}}."]  # what results are to record
-        self.learner = PromptLearner(self.model, self.names, self.context)
+        self.templates = [f"{self.settings.context} {{}}."]  # what results are to record
+        self.learner = PromptLearner(self.model, self.classes, self.settings.context)
         start = {"context": self.learner.start}
         self.tuned = Tuned(start, self._optimiser)
         return self.learner(self.learner.start)
 
     def _optimiser(self, tensors: list[Tensor]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(tensors, lr=self.lr, weight_decay=self.weight_decay)
+        own = self.settings
+        return torch.optim.AdamW(tensors, lr=own.lr, weight_decay=own.weight_decay)
 
-    def restart(self) -> None:
-        super().restart()
-        self.tuned.restart()
-        self.banks: Banks | None = None
+    def declare(self) -> None:
+        self.add_state("tuned", self.tuned)
+        like = Banks.start(self.text, self.text.new_zeros(()), self.settings.bank)
+        self.banks = Records(like, 1, lambda mine, theirs: mine)  # empty before the first sample
+        self.add_state("banks", self.banks)
 
     def _adapt(self, x: Tensor) -> Tensor:
-        check_views(self, x)
+        each_image(self, x)  # refuses plain images
         with torch.no_grad():
             z = encode_views(self.model, x)[:, :2]  # plain, augmented
         self.sketch = self.model.logits(z[:, 0], self.text)
@@ -163,37 +150,24 @@ class HisTPT(Adapter):
         text = self.learner(self.tuned["context"])
         augmented = self.model.logits(z[1], text)
         now, uncertainty = text.detach(), self._uncertainty(augmented.detach())
-        banks = self.banks or Banks.start(now, uncertainty, self.bank)
-        pushed = banks.push(now, uncertainty, self.hardest, self.decay, self.long_term)
-        p = self._teach(z[0], pushed if self.order == "before" else banks)
-        self.banks = pushed
-        target = functional.one_hot(p.argmax(), len(p)).to(p) if self.label == "hard" else p
+        own = self.settings
+        banks = self.banks[0] if self.banks else Banks.start(now, uncertainty, own.bank)
+        pushed = banks.push(now, uncertainty, own.hardest, own.decay, own.long_term)
+        p = self._teach(z[0], pushed if own.order == "before" else banks)
+        self.banks[:] = [pushed]
+        target = functional.one_hot(p.argmax(), len(p)).to(p) if own.label == "hard" else p
         self.tuned.step(-(target * augmented.log_softmax(0)).sum())
         with torch.no_grad():
             return self.model.logits(z[0], self.learner(self.tuned["context"]))
 
     def _uncertainty(self, logits: Tensor) -> Tensor:
-        return -(logits * logits.exp()).sum() if self.entropy == "raw" else entropy(logits)
+        return -(logits * logits.exp()).sum() if self.settings.entropy == "raw" else entropy(logits)
 
     def _teach(self, z: Tensor, banks: Banks) -> Tensor:
         """Probabilities (K,): the three banks' answers, the surer ones weighing more."""
-        texts = banks.prototypes(self.normalise)
+        texts = banks.prototypes(self.settings.normalise)
         logits = torch.stack([self.model.logits(z, text) for text in texts])  # (3,K)
         weight = (-entropy(logits)).softmax(0)
-        if self.fusion == "probabilities":
+        if self.settings.fusion == "probabilities":
             return weight @ logits.softmax(1)
         return (weight @ logits).softmax(0)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        state = {**super().state_dict(), **self.tuned.state_dict("tuned/")}
-        if self.banks is not None:
-            state |= {f"banks/{key}": value.clone() for key, value in self.banks._asdict().items()}
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        self.tuned.load_state_dict(state, "tuned/")
-        self.banks = None
-        if "banks/local" in state:
-            keys = [f"banks/{key}" for key in Banks._fields]
-            self.banks = Banks(*[state[key].to(self.text, copy=True) for key in keys])

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from bayestta.adapter import Adapter, register
+from bayestta.adapter import Adapter
+from bayestta.methods import register
 from bayestta.methods._augment import augment
-from bayestta.methods._tuned import Tuned
+from bayestta.methods._records import from_columns, to_columns
+from bayestta.methods._tuned import Averaged, Tuned
 from bayestta.models._norms import (
     RobustStatistics,
     norm_layers,
     norm_parameters,
     running_statistics,
 )
-from bayestta.models.base import VLM
+from bayestta.settings import Settings, setting
+from bayestta.state import matching
 
 
 class Item(NamedTuple):
@@ -42,8 +46,12 @@ class Memory:
     """
 
     def __init__(self, K: int, capacity: int) -> None:
-        self.capacity, self.clock = capacity, 0  # the clock counts samples, stored or not
-        self.classes: list[list[Item]] = [[] for _ in range(K)]
+        self.K, self.capacity = K, capacity
+        self.reset()
+
+    def reset(self) -> None:
+        self.clock = 0  # counts samples, stored or not
+        self.classes: list[list[Item]] = [[] for _ in range(self.K)]
 
     @property
     def items(self) -> list[Item]:
@@ -78,6 +86,27 @@ class Memory:
             del items[i]
             own.append(item)
 
+    def state(self) -> dict[str, Any]:
+        first = self.items[0] if self.items else Item(torch.zeros(0), 0, 0.0, 0)
+        return {**to_columns(self.items, first), "clock": self.clock}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        images, clock = state.get("image"), matching("clock", state.get("clock"), 0, least=0)
+        if not isinstance(images, Tensor) or not images.is_floating_point():
+            raise ValueError("image is no tensor of pixels.")
+        like = Item(images.new_zeros(images.shape[1:]), 0, 0.0, 0)
+        columns = {key: value for key, value in state.items() if key != "clock"}
+        limits = {"label": (0, self.K - 1), "born": (-math.inf, clock)}
+        items = from_columns(columns, like, limits, self.capacity)
+        self.reset()
+        self.clock = clock
+        for item in items:
+            self.classes[item.label].append(item)
+
+    def merge(self, other: Memory, share: float) -> None:
+        for item in other.items:
+            self.add(item.image, item.label, item.uncertainty, other.age(item))
+
 
 def tuned_norms(visual: nn.Module) -> dict[str, Tensor]:
     """Weights and biases of the BatchNorms; of all norms where there is no BatchNorm."""
@@ -86,62 +115,56 @@ def tuned_norms(visual: nn.Module) -> dict[str, Tensor]:
     return {key: v for key, v in found.items() if key.rpartition(".")[0] in batch} or found
 
 
+@dataclass(frozen=True)
+class RoTTASettings(Settings):
+    lr: float = setting(1e-3, "Learning rate of Adam.", least=0)
+    capacity: int = setting(
+        64, "Images in the memory; they are kept as the model takes them.", least=1
+    )
+    every: int = setting(64, "Samples between two updates.", least=1)
+    teacher_rate: float = setting(
+        0.001, "Teacher <- (1 - rate) teacher + rate student, after an update.", least=0, most=1
+    )
+    momentum: float = setting(
+        0.05, "Share of the batch in the statistics of the robust batch norms.", least=0, most=1
+    )
+    compat_unnormalised: bool = setting(
+        False, "Augment normalised images as if they were pixels (see CoTTA)."
+    )
+
+
 @register
 class RoTTA(Adapter):
-    """Train the norms on a balanced memory against a slow teacher, which answers.
+    """Train the norms on a balanced memory against a slow teacher, which answers."""
 
-    Parameters
-    ----------
-    capacity
-        Of the memory, in images; they are kept as the model takes them.
-    every
-        Samples between two updates; the memory may still be partly filled.
-    teacher_rate
-        teacher <- (1 - rate) teacher + rate student, after an update.
-    momentum
-        Of the robust batch norms: the share of the batch in the statistics.
-    """
-
+    Settings = RoTTASettings
+    settings: RoTTASettings
     name = "rotta"
     title = "RoTTA"
     citation = "Yuan et al., Robust Test-Time Adaptation in Dynamic Scenarios, CVPR 2023"
     tunes = "BatchNorms of the image tower (LayerNorms where there are none) and their statistics"
-    cost = "3 forwards + 1 backward to the norms an image; memory of 64 images"
+    cost = "3 forwards + 1 backward to the norms per image; memory of 64 images"
     fidelity = (
         "code; on towers without BatchNorm, where the official code has nothing to train, the "
         "LayerNorms are trained instead (extension rotta_ln); values for CLIP are not published"
     )
     norms = "robust"
     needs_encoder = True
+    moves_tower = True
 
-    def __init__(
-        self,
-        model: VLM,
-        names: Sequence[str],
-        templates: Sequence[str],
-        *,
-        seed: int = 0,
-        lr: float = 1e-3,
-        capacity: int = 64,
-        every: int = 64,
-        teacher_rate: float = 0.001,
-        momentum: float = 0.05,
-        compat_unnormalised: bool = False,
-    ) -> None:
-        self.lr, self.capacity, self.every = lr, capacity, every
-        self.teacher_rate, self.momentum = teacher_rate, momentum
-        self.compat_unnormalised = compat_unnormalised
-        start = tuned_norms(model.visual)
-        self.student = Tuned(start, lambda tensors: torch.optim.Adam(tensors, lr=lr))
-        super().__init__(model, names, templates, seed=seed)
+    def declare(self) -> None:
+        own, start = self.settings, tuned_norms(self.model.visual)
+        self.student = Tuned(start, lambda tensors: torch.optim.Adam(tensors, lr=own.lr))
+        self.teacher = Averaged(lambda: start)
+        self.memory = Memory(len(self.classes), own.capacity)
+        self.add_state("student", self.student)
+        self.add_state("teacher", self.teacher)
+        self.add_state("memory", self.memory)
+        for name in ("statistics", "teacher_statistics"):  # of the student, and of the teacher
+            self.add_state(name, Averaged(lambda: running_statistics(self.model.visual)))
 
-    def restart(self) -> None:
-        super().restart()
-        self.student.restart()
-        self.teacher = self.student.snapshot()
-        self.statistics = running_statistics(self.model.visual)  # of the student
-        self.teacher_statistics = running_statistics(self.model.visual)
-        self.memory = Memory(len(self.names), self.capacity)
+    statistics: Averaged
+    teacher_statistics: Averaged
 
     def _adapt(self, x: Tensor) -> Tensor:
         with torch.no_grad():
@@ -151,7 +174,7 @@ class RoTTA(Adapter):
         for i, image in enumerate(x):
             self.memory.add(image.detach().clone(), int(p[i].argmax()), float(uncertainty[i]))
             self.memory.clock += 1
-            if (self.samples + i + 1) % self.every == 0:
+            if (self.samples + i + 1) % self.settings.every == 0:
                 self._update()
         return answer
 
@@ -163,65 +186,21 @@ class RoTTA(Adapter):
         items = self.memory.items
         x = torch.stack([item.image for item in items])
         strong = augment(
-            self.model, x, self.generator, compat_unnormalised=self.compat_unnormalised
+            self.model, x, self.generator, compat_unnormalised=self.settings.compat_unnormalised
         )
         with torch.no_grad():
-            teacher, self.teacher_statistics = self._robust(
-                x, self.teacher, self.teacher_statistics
-            )
-        student, self.statistics = self._robust(strong, self.student, self.statistics)
+            teacher = self._robust(x, self.teacher, self.teacher_statistics)
+        student = self._robust(strong, self.student, self.statistics)
         ages = torch.tensor([self.memory.age(item) for item in items]).to(student)
-        young = torch.exp(-ages / self.capacity)
+        young = torch.exp(-ages / self.settings.capacity)
         loss = -(teacher.softmax(1) * student.log_softmax(1)).sum(1)
         self.student.step((young / (1 + young) * loss).mean())
-        with torch.no_grad():
-            for key, value in self.teacher.items():
-                value.lerp_(self.student[key], self.teacher_rate)
+        self.teacher.follow(self.student, self.settings.teacher_rate)
 
-    def _robust(
-        self, x: Tensor, weights: Mapping[str, Tensor], statistics: Mapping[str, Tensor]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Logits by blended statistics, and these."""
-        with RobustStatistics(statistics, self.momentum) as robust:
-            z = self.model.encode_image(x, {**weights, **statistics})
-        return self.model.logits(z, self.text), robust.updated
-
-    # --- state ---
-
-    def _averaged(self) -> dict[str, Tensor]:
-        parts = {"statistics/": self.statistics, "teacher_statistics/": self.teacher_statistics}
-        parts["teacher/"] = self.teacher
-        return {f"{part}{key}": v for part, own in parts.items() for key, v in own.items()}
-
-    def state_dict(self) -> dict[str, Tensor]:
-        state = {**super().state_dict(), **self.student.state_dict("student/")}
-        state |= {key: value.clone() for key, value in self._averaged().items()}
-        items = self.memory.items
-        images = [item.image for item in items]
-        state["memory/images"] = torch.stack(images) if images else torch.zeros(0)
-        state["memory/labels"] = torch.tensor([item.label for item in items], dtype=torch.int64)
-        state["memory/ages"] = torch.tensor(list(map(self.memory.age, items)), dtype=torch.int64)
-        uncertainty = [item.uncertainty for item in items]
-        state["memory/uncertainty"] = torch.tensor(uncertainty, dtype=torch.float64)
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        self.student.load_state_dict(state, "student/")
-        for key, value in self._averaged().items():
-            value.copy_(state[key])
-        self.memory = Memory(len(self.names), self.capacity)
-        columns = [state[f"memory/{key}"].tolist() for key in ("labels", "uncertainty", "ages")]
-        images = state["memory/images"].to(self.text.device, copy=True)
-        for image, label, uncertainty, age in zip(images, *columns, strict=True):
-            self.memory.classes[label].append(Item(image, label, uncertainty, -age))
-
-    def _merge(self, other: RoTTA) -> None:
-        if other.samples == 0:
-            return
-        self.student.merge(other.student, self.samples, other.samples)
-        share, theirs = other.samples / (self.samples + other.samples), other._averaged()
-        for key, value in self._averaged().items():
-            value.lerp_(theirs[key], share)
-        for item in other.memory.items:
-            self.memory.add(item.image, item.label, item.uncertainty, other.memory.age(item))
+    def _robust(self, x: Tensor, weights: Mapping[str, Tensor], statistics: Averaged) -> Tensor:
+        """Logits by blended statistics, which are kept."""
+        stored = statistics.tensors
+        with RobustStatistics(stored, self.settings.momentum) as robust:
+            z = self.model.encode_image(x, {**weights, **stored})
+        statistics.tensors = robust.updated
+        return self.model.logits(z, self.text)

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bayestta.adapter import register
+from bayestta.methods import register
 from bayestta.methods._entropy_cache import Cache
-from bayestta.methods._sequential import Sequential
-from bayestta.models.base import VLM
-from bayestta.names import unknown
+from bayestta.methods._sequential import Sequential, SequentialSettings
+from bayestta.settings import setting
 
 UNITS = {"log2": math.log2, "log": math.log}
+
+
+@dataclass(frozen=True)
+class TDASettings(SequentialSettings):
+    alpha: float = setting(2.0, "Weight of the positive cache.", least=0)
+    beta: float = setting(5.0, "Sharpness of the positive cache.", least=0)
+    shots: int = setting(3, "Entries per class of the positive cache.", least=0)
+    negative_alpha: float = setting(0.117, "Weight of the negative cache.", least=0)
+    negative_beta: float = setting(1.0, "Sharpness of the negative cache.", least=0)
+    negative_shots: int = setting(2, "Entries per class of the negative cache.", least=0)
+    low: float = setting(0.2, "Relative entropy above which a sample enters the negative cache.")
+    high: float = setting(0.5, "Relative entropy below which it does.")
+    unit: str = setting("log2", "What the entropy is divided by.", choices=("log2", "log"))
+    mask_low: float = setting(
+        0.03, "Probability above which a negative entry speaks against a class."
+    )
+    mask_high: float = setting(1.0, "Probability below which it does.")
 
 
 @register
@@ -24,72 +40,30 @@ class TDA(Sequential):
     Both caches file a sample under its zero-shot class. The current sample is already in them when
     it is scored.
 
-    Parameters
-    ----------
-    alpha, beta, shots
-        Weight, sharpness and entries a class of the positive cache; ImageNet's values.
-    negative_alpha, negative_beta, negative_shots
-        The same of the negative cache.
-    low, high
-        Entropy between which a sample enters the negative cache, as a share of log K.
-    unit
-        `log2` divides the entropy, in nats, by log2 K, as the code does, so that the share is at
-        most 0.69; `log` by ln K, which the paper's words say.
-    mask_low, mask_high
-        A negative entry votes against the classes whose probability lies between them.
-    views, selection
-        Above 1, a sample is the mean of this share of its views: the code's form for ImageNet's
-        variants.
     """
 
+    Settings = TDASettings
+    settings: TDASettings
     name = "tda"
     title = "TDA"
     citation = (
         "Karmanov et al., Efficient Test-Time Adaptation of Vision-Language Models, CVPR 2024"
     )
-    tunes = "caches of 3 + 2 features a class"
-    cost = "1 forward an image"
+    tunes = "caches of 3 + 2 features per class"
+    cost = "1 forward per image"
     fidelity = (
         "code, in float32 instead of float16; ImageNet's values, as none are published for "
         "drifting streams"
     )
     answer = "after"
 
-    def __init__(
-        self,
-        model: VLM,
-        names: Sequence[str],
-        templates: Sequence[str],
-        *,
-        seed: int = 0,
-        alpha: float = 2.0,
-        beta: float = 5.0,
-        shots: int = 3,
-        negative_alpha: float = 0.117,
-        negative_beta: float = 1.0,
-        negative_shots: int = 2,
-        low: float = 0.2,
-        high: float = 0.5,
-        unit: str = "log2",
-        mask_low: float = 0.03,
-        mask_high: float = 1.0,
-        views: int = 1,
-        selection: float = 0.1,
-    ) -> None:
-        if unit not in UNITS:
-            raise ValueError(unknown("unit of tda", unit, UNITS))
-        self.alpha, self.beta, self.shots = alpha, beta, shots
-        self.negative_alpha, self.negative_beta = negative_alpha, negative_beta
-        self.negative_shots, self.low, self.high, self.unit = negative_shots, low, high, unit
-        self.mask_low, self.mask_high = mask_low, mask_high
-        self.views, self.selection = views, selection
-        super().__init__(model, names, templates, seed=seed)
-
-    def restart(self) -> None:
-        super().restart()
+    def declare(self) -> None:
         K, D = self.text.shape
-        self.positive = Cache(K, self.shots, self.text, feature=D)
-        self.negative = Cache(K, self.negative_shots, self.text, feature=D, probability=K)
+        own = self.settings
+        self.positive = Cache(K, own.shots, self.text, feature=D)
+        self.negative = Cache(K, own.negative_shots, self.text, feature=D, probability=K)
+        self.add_state("positive", self.positive)
+        self.add_state("negative", self.negative)
 
     def _sample(self, z: Tensor, *, learn: bool) -> Tensor:
         z, logits = self._confident(z, self.text)
@@ -101,33 +75,20 @@ class TDA(Sequential):
     def _store(self, feature: Tensor, p: Tensor, k: int) -> None:
         entropy = float(torch.special.entr(p).sum())
         self.positive.insert(k, entropy, feature=feature)
-        if self.low < entropy / UNITS[self.unit](len(p)) < self.high:
+        if self.settings.low < entropy / UNITS[self.settings.unit](len(p)) < self.settings.high:
             self.negative.insert(k, entropy, feature=feature, probability=p)
 
     def _votes_for(self, feature: Tensor) -> Tensor:
-        near = self._affinity(self.positive, feature, self.beta)
-        return self.alpha * near.sum(1)
+        near = self._affinity(self.positive, feature, self.settings.beta)
+        return self.settings.alpha * near.sum(1)
 
     def _votes_against(self, feature: Tensor) -> Tensor:
-        near = self._affinity(self.negative, feature, self.negative_beta)
+        near = self._affinity(self.negative, feature, self.settings.negative_beta)
         p = self.negative["probability"]
-        mask = ((p > self.mask_low) & (p < self.mask_high)).to(p)  # (K,S,K)
-        return self.negative_alpha * (near.flatten() @ mask.flatten(0, 1))
+        mask = ((p > self.settings.mask_low) & (p < self.settings.mask_high)).to(p)  # (K,S,K)
+        return self.settings.negative_alpha * (near.flatten() @ mask.flatten(0, 1))
 
     @staticmethod
     def _affinity(cache: Cache, feature: Tensor, beta: float) -> Tensor:
         """exp(-beta (1 - cosine)) of every entry, 0 where there is none: (K,S)."""
         return torch.exp(-beta * (1 - cache["feature"] @ feature)) * cache.filled
-
-    def state_dict(self) -> dict[str, Tensor]:
-        positive, negative = self.positive.state_dict("positive/"), self.negative
-        return {**super().state_dict(), **positive, **negative.state_dict("negative/")}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        super().load_state_dict(state)
-        self.positive.load_state_dict(state, "positive/")
-        self.negative.load_state_dict(state, "negative/")
-
-    def _merge(self, other: TDA) -> None:
-        self.positive.merge(other.positive)
-        self.negative.merge(other.negative)

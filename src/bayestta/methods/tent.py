@@ -2,83 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bayestta.adapter import register
+from bayestta.methods import register
+from bayestta.methods._losses import entropy
 from bayestta.methods._norm_tuner import NormTuner
-from bayestta.methods.tpt import entropy
-from bayestta.models.base import VLM
-from bayestta.names import unknown
+from bayestta.settings import Settings, setting
 
-OPTIMISERS = ("adam", "sgd")
-NORMS = ("batch", "source")
-ANSWERS = ("before", "after")
+
+@dataclass(frozen=True)
+class TentSettings(Settings):
+    """The official CIFAR values."""
+
+    lr: float = setting(1e-3, "Learning rate; the ImageNet value for sgd is 0.00025.", least=0)
+    optimiser: str = setting("adam", "Optimiser; sgd has momentum 0.9.", choices=("adam", "sgd"))
+    updates: int = setting(1, "Steps per batch.", least=1)
+    norms: str = setting(
+        "batch",
+        "BatchNorms go by the batch, as in the official code, or by their stored statistics "
+        "(source); LayerNorms do not know the difference.",
+        choices=("batch", "source"),
+    )
+    answer: str = setting(
+        "before",
+        "The answer is that of the pass which gave the last loss, as in the official code, or of "
+        "a pass with the updated norms (after).",
+        choices=("before", "after"),
+    )
+
+
+@dataclass(frozen=True)
+class TentResetSettings(TentSettings):
+    """TENT's, with the answer after the step."""
+
+    answer: str = setting(
+        "after", "The answer precedes or follows the step.", choices=("before", "after")
+    )
 
 
 @register
 class Tent(NormTuner):
-    """Lower the mean entropy of each batch by the norms of the image tower, and never go back.
+    """Lower the mean entropy of each batch by the norms of the image tower, and never go back."""
 
-    Parameters
-    ----------
-    lr, optimiser
-        Adam with the official CIFAR rate; `sgd` has momentum 0.9 (ImageNet: lr 0.00025).
-    updates
-        Steps a batch.
-    norms
-        `batch`: BatchNorms go by the batch, as in the official code; `source`: by their stored
-        statistics. LayerNorms do not know the difference.
-    answer
-        `before`: that of the pass which gave the last loss, as in the official code; `after`: of a
-        pass with the updated norms.
-    """
-
+    Settings = TentSettings
+    settings: TentSettings
     name = "tent-continual"
     title = "TENT (continual)"
     citation = "Wang et al., Tent: Fully Test-Time Adaptation by Entropy Minimization, ICLR 2021"
-    cost = "1 forward + 1 backward to the norms an image (+ 1 forward for answer=after)"
+    cost = "1 forward + 1 backward to the norms per image (+ 1 forward for answer=after)"
     fidelity = (
         "code for BatchNorm; tuning LayerNorms is an extension, as the official code has nothing "
         "to tune there"
     )
 
-    def __init__(
-        self,
-        model: VLM,
-        names: Sequence[str],
-        templates: Sequence[str],
-        *,
-        seed: int = 0,
-        lr: float = 1e-3,
-        optimiser: str = "adam",
-        updates: int = 1,
-        norms: str = "batch",
-        answer: str = "before",
-    ) -> None:
-        for kind, value, valid in (
-            ("optimiser", optimiser, OPTIMISERS),
-            ("norms", norms, NORMS),
-            ("answer", answer, ANSWERS),
-        ):
-            if value not in valid:
-                raise ValueError(unknown(f"{kind} of {self.name}", value, valid))
-        if updates < 1:
-            raise ValueError(f"updates is {updates}, but tent answers by them: give 1 or more.")
-        self.lr, self.optimiser, self.updates = lr, optimiser, updates
-        self.norms, self.answer = norms, answer
-        super().__init__(model, names, templates, seed=seed)
-
     def _optimiser(self, tensors: list[Tensor]) -> torch.optim.Optimizer:
-        if self.optimiser == "adam":
-            return torch.optim.Adam(tensors, lr=self.lr)
-        return torch.optim.SGD(tensors, lr=self.lr, momentum=0.9)
+        if self.settings.optimiser == "adam":
+            return torch.optim.Adam(tensors, lr=self.settings.lr)
+        return torch.optim.SGD(tensors, lr=self.settings.lr, momentum=0.9)
 
     def _adapt(self, x: Tensor) -> Tensor:
-        for _ in range(self.updates):
+        for _ in range(self.settings.updates):
             logits = self._predict(x)
             self.tuned.step(entropy(logits).mean())
         if self.answer == "before":
@@ -95,20 +81,10 @@ class TentReset(Tent):
     answers before the step, and with stored statistics would be zero-shot to the bit.
     """
 
+    Settings = TentResetSettings
+    settings: TentResetSettings
     name = "tent-reset"
     title = "TENT (reset)"
-    cost = "2 forwards + 1 backward to the norms an image"
+    cost = "2 forwards + 1 backward to the norms per image"
     fidelity = f"inferred: reset by batch, answer after the step; {Tent.fidelity}"
-    reset = "batch"
-    answer = "after"
-
-    def __init__(
-        self,
-        model: VLM,
-        names: Sequence[str],
-        templates: Sequence[str],
-        *,
-        answer: str = "after",
-        **options: Any,
-    ) -> None:
-        super().__init__(model, names, templates, answer=answer, **options)
+    reset_every = "batch"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from bayestta.adapter import Adapter, register
+from bayestta.adapter import Adapter
+from bayestta.methods import register
 from bayestta.models._text import classifier, templates
 
 
@@ -39,9 +38,6 @@ class ZeroShot(Adapter):
     def _predict(self, x: Tensor) -> Tensor:
         return self.model.logits(self.model.encode_image(x), self.text)
 
-    def _merge(self, other: Any) -> None:
-        pass  # there is no evidence
-
 
 @register
 class Ensemble(ZeroShot):
@@ -53,4 +49,4 @@ class Ensemble(ZeroShot):
 
     def make_text(self) -> Tensor:
         self.templates = templates("eighty")  # what results and state files record
-        return classifier(self.model, self.names, self.templates)
+        return classifier(self.model, self.classes, self.templates)

@@ -54,7 +54,7 @@ class Preprocess:
     def levels(self, image: Image.Image) -> Tensor:
         """The uint8 pixels (C,size,size) that `normalise` makes the tensor of."""
         if image.mode != "RGB":
-            from bayestta.data._images import to_rgb  # deep and transparent images read right
+            from bayestta.images import to_rgb  # deep and transparent images read right
 
             image = to_rgb(image)
         if self._extreme(image.height, image.width):

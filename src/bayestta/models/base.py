@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import time
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -54,7 +54,14 @@ class VLM:
         self.layout = layout  # channels_last: up to 2.8 times as fast for small convolutions
         if layout != torch.contiguous_format:
             visual.to(memory_format=layout)  # type: ignore[call-overload]
-        self.encode_seconds = 0.0  # in forward passes of the image tower, for the runner's account
+        # functional_call swaps tensors in place while it runs: one pass at a time
+        self.lock = threading.RLock()
+
+    @property
+    def input_shape(self) -> tuple[int, ...] | None:
+        """(C,H,W) of an image as the tower takes it; None where that is not known."""
+        size = getattr(self.preprocess, "size", None)
+        return (len(self.mean), size, size) if isinstance(size, int) else None
 
     @property
     def device(self) -> torch.device:
@@ -90,7 +97,6 @@ class VLM:
         """
         if norms not in ("source", "batch"):
             raise ValueError(unknown("norm statistics", norms, ["source", "batch"]))
-        began = time.perf_counter()
         swap: dict[str, Any] = dict(batch_statistics(self.visual)) if norms == "batch" else {}
         for key, value in (params or {}).items():
             if key not in self._types:
@@ -100,12 +106,9 @@ class VLM:
                 )
             swap[key] = value.to(self.device, self._types[key])
         x = x.to(self.device, self.dtype).contiguous(memory_format=self.layout)
-        z = functional_call(self.visual, swap, (x,)) if swap else self.visual(x)
-        z = functional.normalize(z.float(), dim=-1)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        self.encode_seconds += time.perf_counter() - began
-        return z
+        with self.lock:
+            z = functional_call(self.visual, swap, (x,)) if swap else self.visual(x)
+        return functional.normalize(z.float(), dim=-1)
 
     @cached_property
     def _types(self) -> dict[str, torch.dtype]:

@@ -35,6 +35,10 @@ class Features(VLM):
         )
         self.source, self.features_of = model, model.name
 
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.dim,)
+
     def towers(self) -> list[nn.Module]:
         return self.source.towers()  # so that features of different models differ in fingerprint
 
@@ -68,6 +72,10 @@ class FeatureFile(VLM):
         self._text = nn.Module()
         self._text.register_buffer("table", found.text)
         self._rows = {line: row for row, line in enumerate(self.header["prompts"])}
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        return (self.dim,)
 
     def towers(self) -> list[nn.Module]:
         return [self._text]

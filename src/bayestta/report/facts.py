@@ -20,7 +20,7 @@ NAMES = {  # where the key alone would not do
 }
 FIRST = ("structure", "F", *NAMES)  # the order of columns; other facts follow
 SETTINGS = (
-    *("reset", "answer", "norms", "batch_size", "device", "precision", "fingerprint"),
+    *("reset_every", "answer", "norms", "batch_size", "device", "precision", "fingerprint"),
     *("commit", "created"),
 )
 LIST = 6  # items that a cell can hold
@@ -49,9 +49,11 @@ def records(g: Group, key: str, title: str) -> str:
 
 
 def details(row: Row) -> str:
-    """Hyper-parameters with where they came from, and what the row's first run ran on, folded."""
+    """Settings with where they came from, and what the row's first run ran on, folded."""
     run = row.runs[0]
-    hyper = [[key, show(value), run.provenance.get(key, "")] for key, value in run.hyper.items()]
+    settings = [
+        [key, show(value), run.provenance.get(key, "")] for key, value in run.settings.items()
+    ]
     facts = [[k.replace("_", " "), show(getattr(run, k))] for k in SETTINGS if getattr(run, k)]
     facts += [[f"{part} seconds", f"{spent:.2f}"] for part, spent in run.seconds.items()]
     if run.peak_memory_bytes:
@@ -61,10 +63,10 @@ def details(row: Row) -> str:
     templates = run.templates if isinstance(run.templates, list) else [run.templates]
     facts.append(["templates", " · ".join(show(template) for template in templates)])
     tables = _table(["setting", "value"], facts, code=True)
-    if hyper:
-        header = ["hyper-parameter", "value", "from"]
-        width = 3 if any(source for _, _, source in hyper) else 2
-        tables = _table(header[:width], [line[:width] for line in hyper], code=True) + tables
+    if settings:
+        header = ["setting", "value", "from"]
+        width = 3 if any(source for _, _, source in settings) else 2
+        tables = _table(header[:width], [line[:width] for line in settings], code=True) + tables
     summary = f"{escape(row.label)}, {seeds(row.seeds)}"
     return f"<details><summary>{summary}</summary>{tables}</details>"
 

@@ -135,8 +135,10 @@ def group(results: Sequence[Result]) -> list[Group]:
 
 def settings(run: Result) -> dict[str, Any]:
     """What makes two runs of a method on the same images different, seeds aside."""
-    extra = {k: getattr(run, k) for k in ("reset", "batch_size", "templates", "norms", "precision")}
-    return plain({**extra, **{k: v for k, v in run.hyper.items() if k != "seed"}})  # type: ignore[no-any-return]
+    extra = {
+        k: getattr(run, k) for k in ("reset_every", "batch_size", "templates", "norms", "precision")
+    }
+    return plain({**extra, **{k: v for k, v in run.settings.items() if k != "seed"}})  # type: ignore[no-any-return]
 
 
 def name(run: Result) -> str:

@@ -1,4 +1,4 @@
-"""Accuracy against one number: a hyper-parameter that was swept, or the size of the batch."""
+"""Accuracy against one number: a setting that was swept, or the size of the batch."""
 
 from __future__ import annotations
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bayestta.maths.discriminant import Discriminant
-from bayestta.methods.bayestta.presets import Settings
+from bayestta.methods.bayestta.presets import BayesTTASettings
 from bayestta.models.base import VLM
+from bayestta.state import matching
 
 STEADY = 32  # samples over which spreads are smoothed: matters for small batches only
 
@@ -22,10 +24,13 @@ class Fusion:
     up most: one image alone says little.
     """
 
-    def __init__(self, model: VLM, chosen: Settings) -> None:
-        self.model, self.set = model, chosen
+    def __init__(self, model: VLM, settings: BayesTTASettings) -> None:
+        self.model, self.set = model, settings
+        self.reset()
+
+    def reset(self) -> None:
         # spread over the classes of sketch and discriminants, and how often their answers differ
-        self.gauge = torch.zeros(3, dtype=torch.float64, device=model.device)
+        self.gauge = torch.zeros(3, dtype=torch.float64, device=self.model.device)
         self.sharpness = 0.0  # spread of the answer over that of the sketch; 0 before the first
 
     def __call__(
@@ -37,7 +42,7 @@ class Fusion:
             score = classes.contrast(z).to(sketch.dtype)
             gauge = self._gauge(sketch, score)
             unit = float(gauge[0] / gauge[1].clamp_min(1e-12))
-            # where both say the same, the sketch is in its element
+            # where both say the same, the sketch needs no help
             if self.set.doubt and self.set.fusion == "both":
                 alpha *= min(1.0, float(gauge[2]) / self.set.doubt)
             if remember:
@@ -74,9 +79,10 @@ class Fusion:
         self.gauge = torch.lerp(self.gauge, other.gauge, share)
         self.sharpness += share * (other.sharpness - self.sharpness)
 
-    def state_dict(self) -> dict[str, Tensor]:
-        sharpness = torch.tensor(self.sharpness, dtype=torch.float64)
-        return {"gauge": self.gauge.clone(), "sharpness": sharpness}
+    def state(self) -> dict[str, Any]:
+        return {"gauge": self.gauge.clone(), "sharpness": self.sharpness}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self.gauge, self.sharpness = state["gauge"].clone(), float(state["sharpness"])
+    def load(self, state: Mapping[str, Any]) -> None:
+        gauge = matching("gauge", state.get("gauge"), self.gauge, least=0)
+        self.sharpness = matching("sharpness", state.get("sharpness"), 0.0, least=0)
+        self.gauge = gauge

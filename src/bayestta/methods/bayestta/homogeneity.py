@@ -1,4 +1,4 @@
-"""The choice between one covariance for all classes and one a class, by a test of homogeneity."""
+"""The choice between one covariance for all classes and one per class, by a test of homogeneity."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch import Tensor
 from bayestta.maths import stats
 from bayestta.maths.covariance import box_m, pca, pca_basis, soft_covariances
 from bayestta.maths.stats import GaussianStats
+from bayestta.state import matching, taken
 
 COMPONENTS = 10  # principal components that are tested
-SAMPLES_A_DIMENSION = 10  # that every class must have before it gets a covariance of its own
+SAMPLES_PER_DIMENSION = 10  # that every class must have before it gets a covariance of its own
 TEST_EVERY = 8  # steps between tests that could change nothing yet and are for the record
 UNTESTED: dict[str, Any] = {  # what a result says of a test that was not carried out
     "statistic": None,
@@ -43,6 +44,10 @@ class Homogeneity:
 
     def __init__(self, form: str) -> None:
         self.form = form
+        self.reset()
+
+    def reset(self) -> None:
+        form = self.form
         self.chosen = form if form in stats.STRUCTURES else None  # None until the test has spoken
         why = "the structure was forced" if self.chosen else "nothing was seen yet"
         self.outcome: dict[str, Any] = {"test": form, **UNTESTED, "reason": why}
@@ -70,7 +75,7 @@ class Homogeneity:
     def ask_evidence(self, z: Tensor, weight: Tensor, known: GaussianStats, step: int) -> None:
         """Our form: every batch so far, with the weight (B,K) of each sample in each class.
 
-        `known` are the statistics that would get a scatter a class.
+        `known` are the statistics that would get a scatter per class.
         """
         if self.chosen or self.form != "box":
             return
@@ -78,7 +83,7 @@ class Homogeneity:
         if probe is None:
             return
         K, D = known.mean.shape
-        enough = float(known.seen.min()) >= SAMPLES_A_DIMENSION * D
+        enough = float(known.seen.min()) >= SAMPLES_PER_DIMENSION * D
         self.outcome["waits"] = not enough
         if not enough and step % TEST_EVERY:
             return
@@ -91,7 +96,7 @@ class Homogeneity:
         self.chosen = "shared"
         need = K * D * D * known.wide.itemsize
         if outcome.rejects and need > stats.BUDGET_BYTES:
-            self.outcome["reason"] = f"a covariance a class would take {need:,} bytes"
+            self.outcome["reason"] = f"a covariance per class would take {need:,} bytes"
         elif outcome.rejects:
             self.chosen = "per-class"
 
@@ -112,17 +117,28 @@ class Homogeneity:
         self.outcome["reason"] = why
         return True
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The evidence; `chosen` and `outcome` are the owner's to keep."""
+    def state(self) -> dict[str, Any]:
+        """The choice, what was said of it, and the evidence."""
+        said = {"chosen": self.chosen or "", "outcome": self.outcome}
         if self.basis is None or self.probe is None:
-            return {}
-        probe = {f"probe/{key}": value for key, value in self.probe.state_dict().items()}
-        return {"basis": self.basis.clone(), **probe}
+            return said
+        probe = {f"probe/{key}": value for key, value in self.probe.state().items()}
+        return {**said, "basis": self.basis.clone(), **probe}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self.basis = self.probe = None
-        if "basis" in state:
-            self.basis = state["basis"].clone()
-            self.probe = _empty(self.basis, len(state["probe/count"]))
-            sums = {key: state[f"probe/{key}"] for key in self.probe.state_dict()}
-            self.probe.load_state_dict(sums)
+    def load(self, state: Mapping[str, Any]) -> None:
+        rest, (chosen, outcome) = dict(state), (state.get("chosen"), state.get("outcome"))
+        if chosen not in ("", *stats.STRUCTURES) or not isinstance(outcome, dict):
+            raise ValueError(f"chosen is {chosen!r} instead of one of {stats.STRUCTURES}.")
+        sums, basis, probe = taken(rest, "probe/"), rest.get("basis"), None
+        if basis is not None:
+            if not isinstance(basis, Tensor) or basis.ndim != 2 or basis.shape[1] != COMPONENTS:
+                raise ValueError(f"basis has not the shape (D,{COMPONENTS}).")
+            like = torch.zeros_like(basis, dtype=torch.float64)
+            basis = matching("basis", basis, like)
+            probe = _empty(basis, len(sums.get("count", ())))
+            probe.load(sums)
+        self.chosen, self.outcome = chosen or None, outcome
+        self.basis, self.probe = basis, probe
+
+    def merge(self, other: Homogeneity, share: float) -> None:
+        """Each worker tests what it saw; the principal components of two differ."""

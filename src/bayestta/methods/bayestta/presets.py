@@ -1,63 +1,110 @@
-"""The hyper-parameters of BayesTTA, and the two published forms as differences from the default."""
+"""The settings of BayesTTA, and the two published forms as differences from the default."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bayestta.names import unknown
+from bayestta.settings import Settings, setting
 
-CHOICES: dict[str, tuple[str, ...]] = {
-    "responsibilities": ("fused", "sketch", "posterior"),
-    "centre": ("exact", "old", "new"),
-    "class_prior": ("uniform", "counts"),
-    "test": ("box", "released", "paper", "shared", "per-class"),
-    "units": ("spread", "logit", "cosine"),
-    "fusion": ("both", "gda"),
-    "norm_rule": ("all", "released"),
-}
+FORMS = ("default", "released", "paper")
 
 
 @dataclass(frozen=True)
-class Settings:
+class BayesTTASettings(Settings):
     """One setting for everything, chosen on held-out streams and frozen (see docs/method.md)."""
 
+    preset: str = setting(
+        "default",
+        "Which form the others start from: ours, the authors' code (released) or their equations "
+        "(paper).",
+        choices=FORMS,
+    )
     # statistics
-    responsibilities: str = "fused"  # what weighs a sample: sketch, last fused answer, or posterior
-    softness: float = 1.0  # temperature of the responsibilities; 1: as soft as the sketch
-    centre: str = "exact"  # about which mean scatter is taken (stats.py)
-    prior_scatter: float = 0.0  # weight of the identity a class in the covariance
-    epsilon: float = 0.0  # added to the counts that divide
-    half_life: float = 300.0  # samples after which evidence counts half
-    window: bool = False  # statistics of the current batch alone (ablation)
+    responsibilities: str = setting(
+        "fused",
+        "What weighs a sample in each class: the sketch, the fused answer or the posterior.",
+        choices=("fused", "sketch", "posterior"),
+    )
+    softness: float = setting(
+        1.0, "Temperature of the responsibilities; 1 is as soft as the sketch.", above=0
+    )
+    centre: str = setting(
+        "exact",
+        "Mean about which scatter is taken; see GaussianStats.",
+        choices=("exact", "old", "new"),
+    )
+    prior_scatter: float = setting(
+        0.0, "Weight of the identity per class in the covariance.", least=0
+    )
+    epsilon: float = setting(0.0, "Added to the counts that divide.", least=0)
+    half_life: float = setting(300.0, "Samples after which evidence counts half.", above=0)
+    window: bool = setting(False, "Statistics of the current batch alone (ablation).")
     # covariance
-    test: str = "box"  # how the structure is tested; or the answer itself
-    shrinkage: float = 0.2  # towards variance * I
-    variance: float = 0.0  # 0: the mean variance of the covariance itself
-    write_back: bool = False  # the regularised covariance replaces the statistics
-    truncate: bool = False  # pseudo-inverse instead of a Cholesky factor
-    pinv_rtol: float = 0.0  # its relative cut-off; 0: D * eps of float32
+    test: str = setting(
+        "box",
+        "How the structure of the covariance is tested, or the answer itself.",
+        choices=("box", "released", "paper", "shared", "per-class"),
+    )
+    shrinkage: float = setting(0.2, "Shrinkage towards variance * I.", least=0, most=1)
+    variance: float = setting(
+        0.0, "Variance of that target; 0 is the mean variance of the covariance.", least=0
+    )
+    write_back: bool = setting(False, "The regularised covariance replaces the statistics.")
+    truncate: bool = setting(False, "A pseudo-inverse instead of a Cholesky factor.")
+    pinv_rtol: float = setting(0.0, "Its relative cut-off; 0 is D * eps of float32.", least=0)
     # fusion
-    alpha: float = 8.0  # weight of the discriminants
-    units: str = "spread"  # alpha 1 weighs as much as the sketch; logit, cosine: added as they are
-    doubt: float = 0.2  # share of differing answers at which they get all of alpha; 0: always
-    class_prior: str = "uniform"  # in the discriminants: uniform, or class counts
-    fusion: str = "both"  # gda: the discriminants alone (ablation)
-    temperature: float = 1.0  # of the probabilities; 1: as sure on average as the sketch
+    alpha: float = setting(8.0, "Weight of the discriminants.", least=0)
+    units: str = setting(
+        "spread",
+        "Units of alpha: spread (1 weighs as much as the sketch), logit or cosine (as they are).",
+        choices=("spread", "logit", "cosine"),
+    )
+    doubt: float = setting(
+        0.2, "Share of differing answers at which alpha counts in full; 0: always.", least=0
+    )
+    class_prior: str = setting(
+        "uniform", "Class prior in the discriminants.", choices=("uniform", "counts")
+    )
+    fusion: str = setting(
+        "both", "The sketch and the discriminants, or these alone.", choices=("both", "gda")
+    )
+    temperature: float = setting(
+        1.0, "Temperature of the probabilities; 1 is as sure on average as the sketch.", above=0
+    )
     # refinement
-    refine: bool = True  # move the norms of the image tower
-    norm_rule: str = "all"  # released: no BatchNorm of a down-sampling branch
-    lr: float = 3e-3  # of Adam
-    beta: float = 0.99  # share of the old weights that is kept: the step is lr * (1 - beta)
-    guard: bool = True  # step back when the answers collapse
+    refine: bool = setting(True, "Move the norms of the image tower.")
+    norm_rule: str = setting(
+        "all",
+        "Which norms: all, or none in a down-sampling branch (released).",
+        choices=("all", "released"),
+    )
+    lr: float = setting(3e-3, "Learning rate of Adam.", least=0)
+    beta: float = setting(
+        0.99, "Share of the old weights that a step keeps: it is lr * (1 - beta).", least=0, most=1
+    )
+    guard: bool = setting(True, "Step back when the answers collapse.")
+
+    @classmethod
+    def default(cls, changes: Mapping[str, Any]) -> BayesTTASettings:
+        preset = changes.get("preset", "default")
+        if preset not in PRESETS:
+            raise ValueError(unknown("preset", str(preset), PRESETS))
+        return PRESETS[preset]
+
+    def changes(self) -> dict[str, Any]:
+        named = {} if self.preset == "default" else {"preset": self.preset}
+        return {**named, **super().changes()}
 
 
 PRESETS = {
-    "default": Settings(),
-    "released": Settings(
+    "default": BayesTTASettings(),
+    "released": BayesTTASettings(
+        preset="released",
         responsibilities="sketch",
-        softness=1.0,
         half_life=math.inf,
         centre="old",
         epsilon=1e-8,
@@ -75,9 +122,9 @@ PRESETS = {
     ),
     # The paper leaves open its ridge, sigma^2, alpha, rate, decay and first class counts: these
     # are chosen by us, within what it says.
-    "paper": Settings(
+    "paper": BayesTTASettings(
+        preset="paper",
         responsibilities="posterior",
-        softness=1.0,
         half_life=math.inf,
         centre="new",
         prior_scatter=1.0,
@@ -97,35 +144,10 @@ PRESETS = {
 }
 
 
-def settings(preset: str, **changes: Any) -> Settings:
-    """A preset with changes; unknown names and values are refused with the valid ones.
+def settings(preset: str, **changes: Any) -> BayesTTASettings:
+    """A preset with changes.
 
     >>> settings("released", alpha=10.0).alpha
     10.0
     """
-    if preset not in PRESETS:
-        raise ValueError(unknown("preset", preset, PRESETS))
-    valid = [field.name for field in fields(Settings)]
-    for key in changes:
-        if key not in valid:
-            raise ValueError(unknown("hyper-parameter of bayestta", key, ["preset", *valid]))
-    chosen = replace(PRESETS[preset], **changes)
-    for key, allowed in CHOICES.items():
-        if getattr(chosen, key) not in allowed:
-            raise ValueError(unknown(f"value of {key}", str(getattr(chosen, key)), allowed))
-    for key in ("softness", "temperature", "half_life"):
-        if not getattr(chosen, key) > 0:
-            raise ValueError(
-                f"{key} is {getattr(chosen, key)}, but must be positive: give a number above 0."
-            )
-    for key in ("beta", "shrinkage"):
-        if not 0 <= getattr(chosen, key) <= 1:
-            raise ValueError(
-                f"{key} is {getattr(chosen, key)}, but is a share: give a number from 0 to 1."
-            )
-    for key in ("lr", "alpha", "doubt", "variance", "pinv_rtol", "prior_scatter", "epsilon"):
-        if not getattr(chosen, key) >= 0:
-            raise ValueError(
-                f"{key} is {getattr(chosen, key)}, but cannot be negative: give 0 or more."
-            )
-    return chosen
+    return replace(BayesTTASettings.default({"preset": preset}), **changes)

@@ -14,14 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from bayestta.data._base import ImageError
-
 # Only formats whose decoders compute and nothing else: Pillow hands EPS to an interpreter.
 FORMATS = "AVIF BMP DIB GIF JPEG JPEG2000 MPO PNG PPM TGA TIFF WEBP".split()  # noqa: SIM905
 EXTENSIONS = frozenset(  # HEIC too, to say that it cannot be read
     ".avif .bmp .dib .gif .heic .heif .jfif .jp2 .jpe .jpeg .jpg .mpo".split()  # noqa: SIM905
     + ".pbm .pgm .png .pnm .ppm .tga .tif .tiff .webp".split()  # noqa: SIM905
 )
+
+
+class ImageError(ValueError):
+    """An image that cannot be decoded; the message is the path and the reason."""
 
 
 def read_image(path: str | os.PathLike[str]) -> Image.Image:
