@@ -37,8 +37,17 @@ def in_float32(model):
 
 
 def same_state(a, b):
-    a, b = a.state_dict(), b.state_dict()
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+    a, b = a.state(), b.state()
+    return same(a, b)
+
+
+def same(one, two):
+    """Two states to the bit."""
+    assert one.keys() == two.keys()
+    return all(
+        torch.equal(value, two[key]) if isinstance(value, torch.Tensor) else value == two[key]
+        for key, value in one.items()
+    )
 
 
 # --- the presets ---
@@ -377,10 +386,10 @@ def grown(**settings):
 )
 def test_save_load_go_on_equals_never_stopping(tmp_path, settings):
     adapter, rest = grown(**settings)
-    adapter.events.append({"step": 1, "reason": "a test"})
-    adapter.returns = 1
+    adapter.guard.events.append({"step": 1, "reason": "a test"})
+    adapter.caution = 1
     adapter.tuned.reset(optimiser_only=True)
-    adapter.trial = adapter._core()
+    adapter.guard.trial = adapter.state(adapter.guard.watched)
     adapter.adapt(rest[0])
     adapter.save(tmp_path / "state.safetensors")
     other = make(adapter.model, **settings)
@@ -388,10 +397,10 @@ def test_save_load_go_on_equals_never_stopping(tmp_path, settings):
     assert same_state(adapter, other)
     if not settings:
         assert other.test.probe is not None
-        assert other.watch.sums[0] > 0
-        assert float(other.trial["stats/count"].sum()) > 0
+        assert other.guard.sums[0] > 0
+        assert float(other.guard.trial["stats/count"].sum()) > 0
     assert other.summary() == adapter.summary()
-    assert other.tuned.optimiser.param_groups[0]["lr"] == pytest.approx(0.1 * adapter.set.lr)
+    assert other.tuned.optimiser.param_groups[0]["lr"] == pytest.approx(0.1 * adapter.settings.lr)
     for x in rest[1:]:
         assert torch.equal(other.adapt(x), adapter.adapt(x))
         assert other.record == adapter.record
@@ -416,18 +425,18 @@ def test_a_file_of_another_adapter_is_refused_and_changes_nothing(tmp_path):
     adapter.save(file)
     text, visual = adapter.model.table, adapter.model.visual
     others = {
-        "names": BayesTTA(adapter.model, ["0", "1", "3", "2"], ["{}"]),
+        "classes": BayesTTA(adapter.model, ["0", "1", "3", "2"], ["{}"]),
         "model": make(Fake(visual, text, scale=99.0)),
-        "settings": make(adapter.model, alpha=adapter.set.alpha + 1),
+        "settings": make(adapter.model, alpha=adapter.settings.alpha + 1),
         "templates": BayesTTA(adapter.model, names(adapter.model), ["{} "]),
     }
     for key, other in others.items():
         other.adapt(rest[0])
-        before = other.state_dict()
-        with pytest.raises(ValueError, match=f"another {key} .* than this adapter's") as caught:
+        before = other.state()
+        with pytest.raises(ValueError, match=f"another {key} .* than this adapter") as caught:
             other.load(file)
         assert "\n" not in str(caught.value)
-        assert all(torch.equal(before[k], v) for k, v in other.state_dict().items())
+        assert same(before, other.state())
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
@@ -438,10 +447,10 @@ def test_a_truncated_file_is_refused_and_changes_nothing(tmp_path, share):
     whole = file.read_bytes()
     file.write_bytes(whole[: int(share * len(whole))])
     adapter.adapt(rest[0])
-    before = adapter.state_dict()
+    before = adapter.state()
     with pytest.raises(ValueError, match="no complete BayesTTA state"):
         adapter.load(file)
-    assert all(torch.equal(before[k], v) for k, v in adapter.state_dict().items())
+    assert same(before, adapter.state())
 
 
 # --- merge ---
@@ -467,8 +476,9 @@ def test_two_shards_merged_equal_one_pass(test):
     for x, _ in stream[2:]:
         right.adapt(x)
     left.merge(right)
-    for key, value in whole.stats.state_dict().items():
-        torch.testing.assert_close(left.stats.state_dict()[key], value, rtol=1e-9, atol=1e-12)
+    for key in ("seen", "mean", "scatter"):
+        one, two = getattr(left.stats, key), getattr(whole.stats, key)
+        torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-12)
     assert (left.samples, left.steps) == (whole.samples, whole.steps)
     x = stream[0][0]
     torch.testing.assert_close(left.predict(x), whole.predict(x), rtol=1e-9, atol=1e-9)
@@ -490,7 +500,7 @@ def test_other_structures_do_not_merge():
     for x in stream:
         adapter.adapt(x)
     other.adapt(stream[0])
-    before = adapter.state_dict()
+    before = adapter.state()
     with pytest.raises(ValueError, match="per-class covariance, the other the shared one: force"):
         adapter.merge(other)
-    assert all(torch.equal(before[k], v) for k, v in adapter.state_dict().items())
+    assert same(before, adapter.state())

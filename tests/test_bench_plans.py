@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bayestta.methods import hyperparameters, methods
 from bayestta.bench import read_bench
 from bayestta.data import list_data
+from bayestta.methods import hyperparameters, methods
 from bayestta.methods.bayestta.presets import settings
 from bayestta.models.base import ABOUT
 

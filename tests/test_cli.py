@@ -25,12 +25,12 @@ from typer.testing import CliRunner, Result
 
 import bayestta.cli.predict as predict_command
 import bayestta.models.base
-from bayestta.methods import make_adapter, methods
 from bayestta.cli import app
 from bayestta.cli._options import parse_settings, parse_value
 from bayestta.cli._screen import Bars, Screen
 from bayestta.data import load_data, stream
 from bayestta.data.folder import Folder
+from bayestta.methods import make_adapter, methods
 from bayestta.models.base import VLM, Preprocess
 
 SRC = Path(__file__).parents[1] / "src"

@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 
 from bayestta.adapter import Adapter
-from bayestta.methods import hyperparameters, make_adapter, methods
 from bayestta.data._base import Data, Dataset
 from bayestta.data._views import Recipe, Views, Workers
+from bayestta.methods import hyperparameters, make_adapter, methods
 from bayestta.models.base import place
 from bayestta.models.features import Features
 from bayestta.models.open_clip import OpenCLIP

@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
-from bayestta.methods import make_adapter
 from bayestta.data._base import Data, Dataset
+from bayestta.methods import make_adapter
 from bayestta.methods.coop import load_context, pick_shots, save_context, train_coop
 from test_prompts import literal as encode
 

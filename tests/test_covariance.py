@@ -16,9 +16,8 @@ from sklearn.covariance import shrunk_covariance
 from sklearn.decomposition import PCA
 from torch import Tensor
 
+from bayestta.maths.box_m import FORMS, box_m
 from bayestta.maths.covariance import (
-    FORMS,
-    box_m,
     pca,
     pca_basis,
     pool,

@@ -25,9 +25,9 @@ from bayestta.data import (
     stream,
 )
 from bayestta.data._base import REGISTRY, permutation
-from bayestta.images import read_image
 from bayestta.data._stream import arrange
 from bayestta.data.cifar10_light import scale_amplitude, scale_pixels
+from bayestta.images import read_image
 from bayestta.models._text import templates
 from bayestta.models.base import Preprocess
 

@@ -14,12 +14,12 @@ from PIL import Image
 from torch.nn import functional
 
 from bayestta import load_model
-from bayestta.methods import make_adapter
 from bayestta.data._base import Batch
 from bayestta.evaluation.result import Result
 from bayestta.evaluation.steps import evaluate
 from bayestta.explain.gradcam import find_layer, grad_cam, overlay
 from bayestta.explain.observer import Explain, tuned_tensors
+from bayestta.methods import make_adapter
 from bayestta.models.features import Features
 from conftest import tiny_vlm
 from test_transformers import write

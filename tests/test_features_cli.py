@@ -9,11 +9,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from bayestta.methods import make_adapter, methods
 from bayestta.bench import Run, execute
 from bayestta.cli import app
 from bayestta.data import load_data, stream
 from bayestta.evaluation.result import Result
+from bayestta.methods import make_adapter, methods
 from bayestta.models._feature_file import read_features
 from bayestta.models.base import load_model
 from feature_file import feature_file, feature_run

@@ -9,8 +9,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from bayestta.methods import make_adapter
 from bayestta.cli import app
+from bayestta.methods import make_adapter
 from bayestta.models._norms import norm_parameters
 
 NAMES, TEMPLATES = ["cat", "dog", "car"], ["a photo of a {}."]

@@ -55,8 +55,8 @@ def test_every_method_has_one_row_a_backbone(number: str) -> None:
 
 
 def test_names_are_those_of_this_package() -> None:
-    from bayestta.methods import methods
     from bayestta.data import list_data, load_data
+    from bayestta.methods import methods
 
     known = {info.name for info in list_data()}
     for table in PAPER.tables:

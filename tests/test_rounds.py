@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from bayestta.adapter import Adapter
-from bayestta.methods import make_adapter
 from bayestta.bench import Run, execute
 from bayestta.data import load_data, stream
 from bayestta.evaluation.steps import evaluate, steps
 from bayestta.evaluation.totals import thin
+from bayestta.methods import make_adapter
 from bayestta.models.base import VLM, load_model
 
 LIMIT = 5

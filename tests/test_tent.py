@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bayestta.methods import hyperparameters, make_adapter, methods
 from bayestta.data._base import Batch
 from bayestta.evaluation.steps import steps
+from bayestta.methods import hyperparameters, make_adapter, methods
 from bayestta.models._norms import NORMS
 
 NAMES, TEMPLATES = ["cat", "dog", "car"], ["a photo of a {}."]

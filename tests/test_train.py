@@ -14,10 +14,10 @@ from torch import nn
 from typer.testing import CliRunner, Result
 
 import bayestta.models.base
-from bayestta.methods import make_adapter
 from bayestta.cli import app
 from bayestta.data import load_data
 from bayestta.data._base import REGISTRY, Data
+from bayestta.methods import make_adapter
 from bayestta.methods.coop import load_context, train_coop
 from bayestta.models.base import VLM, Preprocess
 from conftest import tiny_vlm

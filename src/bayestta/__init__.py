@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bayestta.evaluation.result import Result as Result
     from bayestta.evaluation.steps import evaluate as evaluate
     from bayestta.evaluation.steps import steps as steps
-    from bayestta.maths.covariance import box_m as box_m
+    from bayestta.maths.box_m import box_m as box_m
     from bayestta.maths.discriminant import log_discriminant as log_discriminant
     from bayestta.maths.stats import GaussianStats as GaussianStats
     from bayestta.methods import Adapter as Adapter
@@ -37,7 +37,7 @@ _HOME = {
     "Guarded": "bayestta.methods.guard",
     "GaussianStats": "bayestta.maths.stats",
     "Result": "bayestta.evaluation.result",
-    "box_m": "bayestta.maths.covariance",
+    "box_m": "bayestta.maths.box_m",
     "evaluate": "bayestta.evaluation.steps",
     "list_data": "bayestta.data",
     "list_models": "bayestta.models.base",

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from bayestta.maths import stats
-from bayestta.maths.covariance import box_m, pca, pca_basis, soft_covariances
+from bayestta.maths.box_m import box_m
+from bayestta.maths.covariance import pca, pca_basis, soft_covariances
 from bayestta.maths.stats import GaussianStats
 from bayestta.state import matching, taken
 
