@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch.nn.functional import normalize
 
 from bayestta.bench import Run
-from bayestta.models._feature_file import KEY, SCHEMA
+from bayestta.models._feature_file import write_feature_file
 
 NAMES, TEMPLATE = ["cat", "dog", "eel", "fox"], "a photo of a {}."
 
 
 def feature_file(path: Path, *, images: int = 40, dim: int = 16, domains: int = 3) -> Path:
-    """`images` a domain; every domain is further away from the text than the one before."""
+    """`images` per domain; every domain is further away from the text than the one before."""
     generator = torch.Generator().manual_seed(0)
     text = normalize(torch.randn(len(NAMES), dim, generator=generator), dim=1)
     drift = torch.randn(dim, generator=generator)
@@ -24,7 +22,6 @@ def feature_file(path: Path, *, images: int = 40, dim: int = 16, domains: int = 
     step = torch.arange(domains).repeat_interleave(images)[:, None]
     noise = 0.3 * torch.randn(len(labels), dim, generator=generator)
     header = {
-        "schema": SCHEMA,
         "model": "clusters",
         "fingerprint": "c1u57e25",
         "scale": 20.0,
@@ -42,7 +39,7 @@ def feature_file(path: Path, *, images: int = 40, dim: int = 16, domains: int = 
     }
     images_ = normalize(text[labels] + noise + 0.1 * step * drift, dim=1)
     tensors = {"images": images_, "labels": labels, "text": text}
-    save_file(tensors, path, metadata={KEY: json.dumps(header)})
+    write_feature_file(path, tensors, header)
     return path
 
 

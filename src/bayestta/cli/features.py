@@ -56,7 +56,7 @@ def features(
 
     from bayestta.data import check_split
     from bayestta.data._stream import sizes
-    from bayestta.models._feature_file import write_features
+    from bayestta.evaluation.embedding import write_features
     from bayestta.models._text import templates as template_set
 
     lines = [line for name in ["single", *(templates or [])] for line in template_set(name)]
