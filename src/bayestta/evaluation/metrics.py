@@ -97,6 +97,11 @@ class Score:
         return 100 * self._mean(self.hits)
 
     @property
+    def confidence(self) -> float:
+        """Mean confidence in percent: an estimate of the accuracy that needs no label."""
+        return 100 * self._mean(float(self.bins[1].sum()))
+
+    @property
     def nll(self) -> float:
         """Mean negative log-likelihood of the true class, in nats."""
         return self._mean(self.nll_sum)

@@ -46,6 +46,8 @@ class Result:
     sketch: dict[str, Any] | None = None  # the zero-shot answer on the same batches, as a score
     rounds: list[dict[str, Any]] = field(default_factory=list)  # round, accuracy, n, domains
     forgetting: list[dict[str, Any]] = field(default_factory=list)  # domain, then, now, n
+    turned: dict[str, Any] | None = None  # answers that adaptation mended and broke, some shown
+    estimate: dict[str, Any] | None = None  # of the accuracy, without labels: mean confidence
     pictures: dict[str, Any] = field(default_factory=dict)  # tsne, cam: what Explain made
     covariance: dict[str, Any] | None = (
         None  # the homogeneity test: F, critical value, structure ...

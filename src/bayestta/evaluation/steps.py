@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from bayestta.evaluation._stopwatch import Stopwatch, clock
 from bayestta.evaluation.environment import (
     commit,
     forget_peak_memory,
@@ -19,13 +20,12 @@ from bayestta.evaluation.environment import (
     versions,
 )
 from bayestta.evaluation.result import Result
-from bayestta.evaluation.totals import Tally
+from bayestta.evaluation.totals import Totals
 from bayestta.names import unknown
 
 if TYPE_CHECKING:
     from bayestta.adapter import Adapter
     from bayestta.data._base import Batch
-    from bayestta.models.base import VLM
 
 RESETS = ("never", "domain", "batch")
 TOLD = (  # what a caller knows better than the adapter
@@ -42,12 +42,13 @@ class Step:
     domain: str
     logits: Tensor  # (B,K)
     probabilities: Tensor  # (B,K), calibrated
-    sketch: Tensor | None  # (B,K) zero-shot logits of the same batch, if the method has them
+    sketch: Tensor | None  # (B,K) zero-shot logits of the same images by the pristine model
     y: Tensor | None  # (B,)
     n: int
     seconds: dict[str, float]  # data, encode, adapt
     record: dict[str, Any]  # what the method wants to say about this step
     round: int = 1
+    x: Any = None  # the batch itself
 
 
 def steps(
@@ -88,19 +89,19 @@ def _timed_steps(
         x = batch.x
         if model.device.type != "cpu" and hasattr(x, "to"):  # lazy views move slice by slice
             x = x.to(model.device)
-        loaded, encoded = _clock(model.device), watch.seconds
+        loaded, encoded = clock(model.device), watch.seconds
         before, place = place, (batch.round, batch.domain)
         if reset_every == "batch" or (reset_every == "domain" and place != before):
             adapter.reset()
         logits = adapter.adapt(x)  # all that an adapter is given: labels and domains stop here
-        done = _clock(model.device)
+        done = clock(model.device)
         encode = watch.seconds - encoded
         yield Step(
             index=index,
             domain=batch.domain,
             logits=logits,
             probabilities=adapter.probabilities(logits),
-            sketch=adapter.sketch,
+            sketch=zero_shot(adapter, x),
             y=batch.y,
             n=len(logits),
             seconds={
@@ -110,8 +111,21 @@ def _timed_steps(
             },
             record=dict(adapter.record),
             round=batch.round,
+            x=x,
         )
         index += 1
+
+
+def zero_shot(adapter: Adapter, x: Any) -> Tensor:
+    """Logits (B,K) of the pristine model: the method's own sketch, where it left the tower alone.
+
+    Where it did not, they take a pass of their own, which no account of seconds holds.
+    """
+    if adapter.sketch is not None and not adapter.moves_tower:
+        return adapter.sketch
+    plain = x.plain if hasattr(x, "plain") else x[:, 0] if x.ndim == 5 else x
+    with torch.no_grad():
+        return adapter.model.logits(adapter.model.encode_image(plain), adapter.text)
 
 
 def evaluate(
@@ -136,19 +150,19 @@ def evaluate(
     for key in told:
         if key not in TOLD:
             raise ValueError(unknown("key of meta", key, TOLD))
-    model, tally = adapter.model, Tally()
+    model, totals = adapter.model, Totals(adapter.model)
     taken = steps(adapter, batches, reset_every=reset_every)
     forget_peak_memory()
     on_gpu = model.device.type == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats(model.device)
     for step in taken:
-        tally.add(step)
+        totals.add(step)
         if progress is not None:
             progress(step)
-    measured, account, peak = tally.to_json(), adapter.summary(), peak_memory()
+    measured, account, peak = totals.to_json(), adapter.summary(), peak_memory()
     if earlier is not None:
-        measured["forgetting"] = _forgetting(adapter, earlier, tally)
+        measured["forgetting"] = _forgetting(adapter, earlier, totals)
     known: dict[str, Any] = {
         "method": adapter.name,
         "model": model.name,
@@ -178,9 +192,9 @@ def evaluate(
     )
 
 
-def _forgetting(adapter: Adapter, batches: Iterable[Batch], tally: Tally) -> list[dict[str, Any]]:
+def _forgetting(adapter: Adapter, batches: Iterable[Batch], totals: Totals) -> list[dict[str, Any]]:
     """What is left of earlier domains: `then`, when they were adapted to, against `now`."""
-    now = Tally()
+    now = Totals()
     for batch in batches:
         x = batch.x
         if adapter.model.device.type != "cpu" and hasattr(x, "to"):
@@ -188,33 +202,9 @@ def _forgetting(adapter: Adapter, batches: Iterable[Batch], tally: Tally) -> lis
         if batch.y is not None:
             now.count(batch.domain, adapter.probabilities(adapter.predict(x)), batch.y)
     return [
-        {"domain": name, "then": tally.last(name), "now": score.accuracy, "n": score.n}
+        {"domain": name, "then": totals.last(name), "now": score.accuracy, "n": score.n}
         for name, score in now.answers.items()
     ]
-
-
-class Stopwatch:
-    """Seconds that the image tower takes while this context lasts, by hooks that go with it."""
-
-    def __init__(self, model: VLM) -> None:
-        self.model, self.seconds, self._began = model, 0.0, 0.0
-
-    def __enter__(self) -> Stopwatch:
-        device = self.model.device
-
-        def start(*_: object) -> None:
-            self._began = _clock(device)
-
-        def stop(*_: object) -> None:
-            self.seconds += _clock(device) - self._began
-
-        tower = self.model.visual
-        self._hooks = [tower.register_forward_pre_hook(start), tower.register_forward_hook(stop)]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
 
 
 def to_step(given: Any) -> Batch:
@@ -225,9 +215,3 @@ def to_step(given: Any) -> Batch:
         return given
     x, y = given if isinstance(given, (tuple, list)) and len(given) == 2 else (given, None)
     return Batch(x, None if y is None else torch.as_tensor(y), "stream", torch.arange(len(x)))
-
-
-def _clock(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)  # kernels still queued belong to the time before
-    return time.perf_counter()

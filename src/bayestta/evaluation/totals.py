@@ -10,17 +10,20 @@ from torch import Tensor
 
 from bayestta.evaluation.metrics import Score
 from bayestta.evaluation.result import plain
+from bayestta.evaluation.turned import Turned
 
 if TYPE_CHECKING:
     from bayestta.evaluation.steps import Step
+    from bayestta.models.base import VLM
 
 TRACE = 4096  # entries, after which neighbours are merged: a trace does not grow with the stream
 
 
-class Tally:
+class Totals:
     """The sums of a labelled run, one step after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: VLM | None = None) -> None:
+        self.turned = Turned(model)
         self.answers: dict[str, Score] = {}  # per domain, in stream order
         self.sketches: dict[str, Score] = {}
         self.visits: dict[tuple[int, str], list[int]] = {}  # (round, domain) -> images, hits
@@ -32,7 +35,7 @@ class Tally:
         if step.y is None:
             raise ValueError(
                 f"domain {step.domain!r} has no labels, so there is nothing to evaluate: use "
-                "`run`, or `bayestta predict`, for unlabelled images."
+                "`steps`, or `bayestta predict`, for unlabelled images."
             )
         entry: dict[str, Any] = {"domain": step.domain, "steps": 1, "n": step.n}
         if step.round > 1:
@@ -44,6 +47,7 @@ class Tally:
         if step.sketch is not None:
             zero_shot = step.sketch.double().softmax(dim=1)
             entry["sketch_hits"] = _count(self.sketches, step.domain, zero_shot, step.y)
+            self.turned.add(step)
         self.trace.append({**entry, "record": plain(step.record)} if step.record else entry)
         if len(self.trace) > TRACE:
             self.trace = thin(self.trace)
@@ -62,10 +66,11 @@ class Tally:
         total = reduce(add, self.answers.values())
         domains = []
         for name, score in self.answers.items():
-            row = {"name": name, **score.to_json()}
+            row = {"name": name, **score.to_json(), "estimate": score.confidence}
             if name in self.sketches:
                 zero_shot = self.sketches[name]
                 row |= {"sketch_accuracy": zero_shot.accuracy, "sketch_ece": zero_shot.ece}
+                row |= self.turned.counts[name]
             domains.append(row)
         return {
             **{key: getattr(total, key) for key in ("n", "accuracy", "ece", "nll", "brier")},
@@ -76,6 +81,14 @@ class Tally:
             "steps": self.steps,
             "trace": self.trace,
             "rounds": self.rounds(),
+            "turned": self.turned.to_json(),
+            "estimate": {
+                "accuracy": total.confidence,
+                "error": total.confidence - total.accuracy,
+                "worst_domain_error": max(
+                    (score.confidence - score.accuracy for score in self.answers.values()), key=abs
+                ),
+            },
         }
 
     def rounds(self) -> list[dict[str, Any]]:

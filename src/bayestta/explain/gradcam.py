@@ -8,8 +8,6 @@ because the answer is read off the class token.
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -160,12 +157,6 @@ def _first(args: Any, kwargs: Any) -> Tensor | None:
     return given[0] if given and isinstance(given[0], Tensor) else None
 
 
-def pixels(model: VLM, image: Tensor) -> Tensor:
-    """The image (C,H,W) as the model sees it, in 0..1."""
-    mean, std = (torch.tensor(v).view(-1, 1, 1) for v in (model.mean, model.std))
-    return (image.detach().float().cpu() * std + mean).clamp(0, 1)
-
-
 def overlay(image: Tensor, cam: Tensor) -> Tensor:
     """A map (h,w) in 0..1 over an image (3,H,W): the stronger, the less of the image is left."""
     size = image.shape[1:]
@@ -178,12 +169,3 @@ def overlay(image: Tensor, cam: Tensor) -> Tensor:
     colour = (ramp[0][:, low] * (1 - share) + ramp[0][:, low + 1] * share).view(3, *size)
     strength = 0.25 + 0.45 * heat
     return image * (1 - strength) + colour * strength
-
-
-def png(image: Tensor) -> str:
-    """A small PNG of an image (3,H,W) in 0..1, as base64."""
-    grey = (image.permute(1, 2, 0) * 255).round().byte().numpy()
-    small = Image.fromarray(grey).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
-    file = io.BytesIO()
-    small.quantize(COLOURS).save(file, "PNG", optimize=True)
-    return base64.b64encode(file.getvalue()).decode()

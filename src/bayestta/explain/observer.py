@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bayestta.explain.gradcam import Layer, find_layer, grad_cam, overlay, pixels, png
+from bayestta.evaluation.turned import png, visible
+from bayestta.explain.gradcam import COLOURS, SIDE, Layer, find_layer, grad_cam, overlay
 from bayestta.models._text import classifier
 
 if TYPE_CHECKING:
@@ -163,14 +164,17 @@ class Explain:
         )
         found = []
         for row, i in enumerate(pick):
-            shown = pixels(model, few[row])
+            shown = visible(model, few[row])
             truth = None if step.y is None else adapter.classes[int(step.y[i])]
             sides = {"zero_shot": (sketch[i], zero[row]), "adapted": (answer[i], cam[row])}
             found.append(
                 {"step": step.index, "domain": step.domain, "image": i, "truth": truth}
-                | {"png": png(shown), "layer": self._layer.name}
+                | {"png": png(shown, SIDE, COLOURS), "layer": self._layer.name}
                 | {
-                    key: {"answer": adapter.classes[k], "png": png(overlay(shown, heat))}
+                    key: {
+                        "answer": adapter.classes[k],
+                        "png": png(overlay(shown, heat), SIDE, COLOURS),
+                    }
                     for key, (k, heat) in sides.items()
                 }
             )
