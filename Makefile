@@ -3,25 +3,25 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# Test processes, of one thread each: more threads than cores only get in each other's way.
+# Test processes of one thread each: more threads than cores get in each other's way.
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check lint bench mini mini-rn mini-vit data clean
+.PHONY: help demo test test-all check lint docs pictures bench mini mini-rn mini-vit data clean
 
-help: ## this list
+help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/.installed ## zero-shot against BayesTTA on two streams that drift; writes demo.html
+demo: $(VENV)/.installed ## Compare zero-shot with BayesTTA on two streams that drift; write demo.html.
 	@$(BIN)/bayestta demo
 
-test: $(VENV)/.installed-dev data ## the tests
+test: $(VENV)/.installed-dev data ## Run the tests.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
 
-test-all: test $(VENV)/.installed-all chromium ## the browser, optional packages and bench files too
+test-all: test $(VENV)/.installed-all chromium ## Run the slow tests too: browser, extras, kills, every bench file.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile tests_all
 
-check: lint test ## ruff, mypy, import contracts and the tests
+check: lint test ## Run ruff, mypy, the import contracts and the tests.
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -29,10 +29,17 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.installed-dev data ## speed and memory, as ratios in one run
+docs: $(VENV)/.installed-docs ## Build the documentation site into site/; warnings are errors.
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "Open site/index.html in a browser; it needs no network."
+
+pictures: $(VENV)/.installed data ## Make the picture of the README from a run.
+	@$(BIN)/python docs/pictures.py
+
+bench: $(VENV)/.installed-dev data ## Measure speed and memory, as ratios in one run.
 	@for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python "$$script" || exit 1; done
 
-mini: $(VENV)/.installed data ## train the embedded mini models; run again to go on after a stop
+mini: $(VENV)/.installed data ## Train the embedded mini models; run again to go on after a stop.
 	@$(MAKE) -j2 mini-rn mini-vit
 
 mini-rn mini-vit: $(VENV)/.installed
@@ -41,8 +48,8 @@ mini-rn mini-vit: $(VENV)/.installed
 data: $(VENV)/.installed
 	@$(BIN)/bayestta data get cifar10 mnist
 
-clean: ## remove caches and build products; .venv and the data stay
-	rm -rf build dist demo.html .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+clean: ## Remove caches and build products; .venv and the data stay.
+	rm -rf build dist site demo.html .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find src tests tests_all training benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch comes first, alone and pinned: resolved with the rest, pip may pick a build with gigabytes
@@ -63,6 +70,11 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 $(VENV)/.installed-all: $(VENV)/.installed-dev
 	@echo "Installing the optional packages …"
 	@$(PIP) -e '.[all,dev]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	@echo "Installing the tools for the documentation …"
+	@$(PIP) -e '.[lit,docs]'
 	@touch $@
 
 .PHONY: chromium
