@@ -87,8 +87,65 @@ def model():
 
 def test_lit_classifies_any_names(model):
     data = load_data("cifar10-light")
-    assert accuracy(model, data, "1.00") > 45  # 50 % on the whole test set
-    assert (model.dim, model.scale, model.preprocess.size) == (384, 40.0, 128)
+    assert accuracy(model, data, "1.00") > 55  # 60 % on the whole test set
+    assert (model.dim, model.scale, model.preprocess.size) == (512, lit.SCALE, 128)
+
+
+@torch.no_grad()
+def test_the_scale_of_lit_makes_confidence_equal_accuracy(model):
+    data = load_data("cifar10-light", split="held-out")
+    text = classifier(model, data.classes, data.templates)
+    batches = stream(data, model.preprocess, batch_size=100, seed=1, limit=500, domains=["1.00"])
+    hits, confidence = [], []
+    for batch in batches:
+        p = model.logits(model.encode_image(batch.x), text).softmax(1)
+        hits.append(p.argmax(1).eq(batch.y).float().mean())
+        confidence.append(p.amax(1).mean())
+    gap = torch.stack(confidence).mean() - torch.stack(hits).mean()
+    assert abs(gap) < 0.08  # four points, and the error of 500 images
+
+
+def test_lit_reads_names_as_people_write_them(model):
+    plain = model.encode_text(["a photo of a golden retriever"])
+    for name in ("golden_retriever", "Golden Retriever", "GOLDEN_RETRIEVER", "golden retriever."):
+        torch.testing.assert_close(model.encode_text([f"a photo of a {name}"]), plain)
+
+
+def test_a_class_of_several_names_is_their_mean(model):
+    both = lit.embed_names(model.text, model.tokenizer, [["ship", "boat"], ["dog"]])
+    lines = ["a photo of a ship", "a photo of a boat", "a photo of a dog"]
+    ship, boat, dog = lit.embed_sentences(model.text, model.tokenizer, lines)
+    torch.testing.assert_close(both[0], (ship + boat) / (ship + boat).norm())
+    torch.testing.assert_close(both[1], dog)
+
+
+def test_the_text_head_of_lit_solves_the_regression(model):
+    """At the names of ImageNet, K A V + RIDGE A V gives the projected classifier rows again."""
+    names, rows = model.head.names.double(), model.head.rows.double()
+    target = lit.kernel(names, names) @ rows + lit.RIDGE * rows  # (1000,D)
+    projection = model.visual.projection.double()  # (1280,D)
+    identity = torch.eye(lit.DIM, dtype=torch.float64)
+    torch.testing.assert_close(projection.T @ projection, identity, atol=1e-5, rtol=0)
+    # Rows of unit norm lose a part in the projection; singular vectors leave no cross terms.
+    assert (target.norm(dim=1) < 1 + 1e-4).all()
+    assert (target.norm(dim=1) > 0.5).all()
+    cross = target.T @ target
+    assert (cross - cross.diag().diag()).abs().max() < 1e-3
+    assert (cross.diag().diff() < 1e-3).all()  # the largest first
+
+
+def test_directions_have_one_sign():
+    rows = torch.randn(20, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    directions = lit.leading_directions(rows, 5)
+    torch.testing.assert_close(lit.leading_directions(-rows, 5), directions)
+    torch.testing.assert_close(lit.leading_directions(rows.flip(0), 5), directions)
+
+
+def test_the_text_head_keeps_its_precision():
+    half = load_model("lit", precision="bf16")
+    assert half.dtype == torch.bfloat16
+    assert {value.dtype for value in half.head.state_dict().values()} == {torch.float32}
+    assert not list(half.head.parameters())  # nothing that an adapter could tune
 
 
 def test_lit_is_a_model_like_any_other(model):
@@ -140,6 +197,9 @@ def test_the_alignment_is_built_once_and_again_where_it_is_damaged(tmp_path, mon
 
     monkeypatch.setattr(lit, "align", align)
     path = tmp_path / "models" / f"lit-{lit.VERSION}.safetensors"
+    old = path.with_name("lit-1.safetensors")  # of release 0.1, which stays and is not read
+    old.parent.mkdir()
+    old.write_bytes(b"the alignment of 0.1")
     for _ in range(2):
         assert lit.cached_alignment("backbone", "text", "tokenizer")["mean"][0] == 1
     assert built == [("backbone", "text", "tokenizer")]
@@ -150,7 +210,8 @@ def test_the_alignment_is_built_once_and_again_where_it_is_damaged(tmp_path, mon
     assert lit.cached_alignment(None, None, None)["mean"].shape == (1281,)
     assert not list(path.parent.glob("*.partial"))
     left = {found.name for found in path.parent.iterdir()}
-    assert left <= {path.name, f"{path.name}.lock"}
+    assert left <= {old.name, path.name, f"{path.name}.lock"}
+    assert old.read_bytes() == b"the alignment of 0.1"
 
 
 def test_without_its_packages_lit_names_the_extra(monkeypatch):
