@@ -15,6 +15,7 @@ import pytest
 from bayestta.evaluation.result import Result
 from bayestta.report import FORMATS, render_page, render_table, write_page, write_report
 from bayestta.report.curves import reliability, stream_points
+from bayestta.report.decisions import covariance_sentence
 from bayestta.report.groups import group
 from bayestta.report.plots import Frame
 from bayestta.report.scales import ticks
@@ -243,7 +244,7 @@ def test_many_domains_are_left_to_the_csv() -> None:
 # --- the page ---
 
 NASTY = '<script>alert("x")</script>&'
-COVARIANCE = {"F": 0.0612, "critical": 1.643, "df1": 495, "df2": 1023.5, "usable": False}
+COVARIANCE = {"statistic": 0.0612, "critical": 1.643, "df1": 495, "df2": 1023.5, "usable": False}
 
 
 def page_results() -> list[Result]:
@@ -297,11 +298,8 @@ def test_page_has_its_figures_tables_and_records() -> None:
     assert any("zero-shot sketch: confidence 0.96, accuracy 0.60" in t for t in tips)
     text = " ".join("".join(root.itertext()).split())
     for word in (
-        "critical value",
-        "1.643",
-        "df₁",
-        "could reject",
-        "shared",
+        "One covariance for all classes",
+        "critical 1.64",
         "last agreement",
         "0.875",
     ):
@@ -466,3 +464,40 @@ def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\.htm.*did you mean '\.html'"):
         write_report([run()], tmp_path / "r.htm")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        ({"test": "shared", "structure": "shared"}, "the settings say so"),
+        ({"structure": "shared", "reason": "nothing was seen yet"}, "no test was carried out"),
+        (
+            {"structure": "shared", "statistic": 0.5, "critical": 1.1, "rejects": False},
+            "do not differ by more than chance",
+        ),
+        (
+            {"structure": "per-class", "statistic": 3.0, "critical": 1.1, "rejects": True},
+            "every class has enough images",
+        ),
+        (
+            {"structure": "shared", "statistic": 3.0, "critical": 1.1, "rejects": True}
+            | {"waits": True},
+            "not every class has been seen often enough",
+        ),
+    ],
+)
+def test_the_homogeneity_test_is_told_to_a_layman(record: dict[str, Any], words: str) -> None:
+    said = covariance_sentence(record)
+    assert words in said
+    assert said.endswith(".")
+    assert "rejects" not in said
+
+
+def test_turned_answers_are_counted_and_shown() -> None:
+    shown = {"domain": "noon", "truth": 0, "answer": 0, "sketch": 1, "png": "aGk="}
+    turned = {"mended": 30, "broken": 10, "shown": {"mended": [shown], "broken": []}}
+    page = render_page([run("zero-shot"), run("bayestta", turned=turned, classes=["cat", "<dog>"])])
+    text = " ".join("".join(parse(page).itertext()).split())
+    assert "bayestta: 30 mended, 10 broken of" in text
+    assert "<dog> → cat" in text
+    assert 'src="data:image/png;base64,aGk="' in page

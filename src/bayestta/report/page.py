@@ -9,6 +9,7 @@ from pathlib import Path
 from bayestta.evaluation.result import Result, write_atomic
 from bayestta.report.confusion import confusion_section
 from bayestta.report.curves import by_domain, by_stream, calibration
+from bayestta.report.decisions import covariance_section
 from bayestta.report.facts import details, records, seeds
 from bayestta.report.groups import Group, group
 from bayestta.report.markup import html_table, sentence, titled
@@ -20,6 +21,7 @@ from bayestta.report.sensitivity import sensitivity_section
 from bayestta.report.style import CSS
 from bayestta.report.tables import comparison, number
 from bayestta.report.trade import trade_off
+from bayestta.report.turned import turned_section
 
 # A browser may fetch and run nothing; pictures are in the page itself.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -86,7 +88,8 @@ def _section(g: Group, styles: dict[str, int], paper: Paper | None) -> str:
             calibration(g, styles),
             confusion_section(g),
             pictures_section(g),
-            records(g, "covariance", "Covariance homogeneity test"),
+            turned_section(g),
+            covariance_section(g),
             records(g, "guard", "Guard against collapse"),
             "<h3>Settings and environment</h3>",
             *(details(row) for row in g.rows),

@@ -102,6 +102,9 @@ figure h4 { font-size: 0.9rem; }
   display: grid; gap: 16px 28px;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 320px), 1fr));
 }
+.turned { display: grid; grid-template-columns: repeat(auto-fill, minmax(96px, 1fr)); gap: 12px; }
+.turned figure { margin: 0; font-size: 12px; }
+.turned img { display: block; image-rendering: auto; border-radius: 4px; }
 .cam p { margin: 0 0 4px; }
 .cam > div { display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)); gap: 8px; }
 .cam figure { margin: 0; }
