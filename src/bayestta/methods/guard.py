@@ -64,28 +64,20 @@ class Guard:
     def watched(self) -> set[str]:
         return self.adapter.state_names() - KEPT
 
-    def review(self, x: Tensor, answer: Tensor) -> tuple[dict[str, Any], bool]:
-        """Look at the answer (B,K) to a batch before it is given.
+    def review(self, answer: Tensor, sketch: Tensor) -> tuple[dict[str, Any], bool]:
+        """Look at probabilities (b,K) of answers before they are given, beside the sketch's.
 
         Returns what was seen, and whether the adapter has been returned to its last good state: the
-        caller then answers from that.
+        caller then answers otherwise.
         """
-        adapter, chosen = self.adapter, slice(None)
-        if adapter.moves_tower:
-            chosen = slice(adapter.steps % min(PROBE, len(x)), None, PROBE)
-            with torch.no_grad():
-                sketch = adapter.model.logits(adapter.model.encode_image(x[chosen]), adapter.text)
-        else:
-            assert adapter.sketch is not None
-            sketch = adapter.sketch
-        signs = self.step(adapter.probabilities(answer[chosen]), sketch.softmax(1))
+        signs = self.step(answer, sketch)
         if signs["collapse"]:
-            event = {"step": adapter.steps, "reason": signs["collapse"]}
+            event = {"step": self.adapter.steps, "reason": signs["collapse"]}
             self.events = [*self.events, event][-EVENTS:]
             self._return()
             return signs, True
         if signs["proven"]:
-            self.good, self.trial = self.trial, adapter.state(self.watched)
+            self.good, self.trial = self.trial, self.adapter.state(self.watched)
             self.age = 0.0
         return signs, False
 
@@ -223,9 +215,21 @@ class Guarded(Adapter):
     def _adapt(self, x: Tensor) -> Tensor:
         answer = self.inner_adapter.adapt(x)
         self.sketch, self.record = self.inner_adapter.sketch, dict(self.inner_adapter.record)
-        signs, returned = self.guard.review(x, answer)
+        chosen, sketch = self._pristine(x)
+        probabilities = self.probabilities(answer[chosen])
+        signs, returned = self.guard.review(probabilities, sketch.softmax(1))
         self.record["guard"] = signs
         return self.inner_adapter.predict(x) if returned else answer
+
+    def _pristine(self, x: Tensor) -> tuple[slice, Tensor]:
+        """Some images of a batch, and their zero-shot logits by the pristine tower."""
+        if self.sketch is not None and not self.inner_adapter.moves_tower:
+            return slice(None), self.sketch
+        chosen = slice(self.steps % min(PROBE, len(x)), None, PROBE)
+        plain = x.plain[chosen] if hasattr(x, "plain") else x[chosen]
+        plain = plain[:, 0] if plain.ndim == 5 else plain
+        with torch.no_grad():
+            return chosen, self.model.logits(self.model.encode_image(plain), self.text)
 
     def _predict(self, x: Tensor) -> Tensor:
         return self.inner_adapter.predict(x)

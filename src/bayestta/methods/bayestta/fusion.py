@@ -8,81 +8,73 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayestta.maths.discriminant import Discriminant
-from bayestta.methods.bayestta.presets import BayesTTASettings
-from bayestta.models.base import VLM
 from bayestta.state import matching
 
-STEADY = 32  # samples over which spreads are smoothed: matters for small batches only
+STEADY = 64.0  # samples after which a running value counts half
+ENOUGH = 30.0  # samples per class at which the discriminants get half of their weight
+LEAN, SMOOTH = 0.1, 5.0  # power of the class counts in the answer, and what is added to each
+TINY = 1e-300
 
 
 class Fusion:
-    """Eq. 27: the sketch plus alpha times the discriminants, in the units of the settings.
+    """Eq. 27 in units of the sketch: (sketch + a * discriminants) / (1 + a).
 
-    In units of `spread`, discriminants are scaled to vary over the classes as much as the sketch
-    does, and alpha falls where the two agree. Both are running values, of which a large batch makes
-    up most: one image alone says little.
+    A Gaussian score in D dimensions is of the order of D, a logit of the order of the model's
+    scale. The discriminants are scaled to vary over the classes as much as the sketch does, so that
+    a weight of 1 counts both alike for every model. The weight grows with the evidence and falls
+    where the two agree, because there is then nothing to be won.
+
+    Parameters
+    ----------
+    alpha
+        The largest weight.
+    doubt
+        Share of differing answers from which on it is given in full; 0 always gives it in full.
     """
 
-    def __init__(self, model: VLM, settings: BayesTTASettings) -> None:
-        self.model, self.set = model, settings
+    def __init__(self, alpha: float, doubt: float, *, like: Tensor) -> None:
+        self.most, self.doubt, self._like = alpha, doubt, like
         self.reset()
 
     def reset(self) -> None:
-        # spread over the classes of sketch and discriminants, and how often their answers differ
-        self.gauge = torch.zeros(3, dtype=torch.float64, device=self.model.device)
-        self.sharpness = 0.0  # spread of the answer over that of the sketch; 0 before the first
+        # samples, spread of sketch and of discriminants over the classes, differing answers
+        self.gauge = self._like.new_zeros(4, dtype=torch.float64)
 
-    def __call__(
-        self, sketch: Tensor, classes: Discriminant, z: Tensor, *, alpha: float, remember: bool
-    ) -> tuple[Tensor, float]:
-        """The answer (B,K) and the alpha that it came from, at most the one given."""
-        unit = 1.0
-        if self.set.units == "spread":
-            score = classes.contrast(z).to(sketch.dtype)
-            gauge = self._gauge(sketch, score)
-            unit = float(gauge[0] / gauge[1].clamp_min(1e-12))
-            # where both say the same, the sketch needs no help
-            if self.set.doubt and self.set.fusion == "both":
-                alpha *= min(1.0, float(gauge[2]) / self.set.doubt)
-            if remember:
-                self.gauge = gauge
-        else:
-            score = classes(z).to(sketch.dtype)
-        score = alpha * unit * score
-        fused = score if self.set.fusion == "gda" else self.base(sketch) + score
-        if remember:
-            share = len(z) / (len(z) + STEADY) if self.sharpness else 1.0
-            ratio = float(fused.std(1).mean() / sketch.std(1).mean().clamp_min(1e-12))
-            self.sharpness += share * (ratio - self.sharpness)
-        return fused, alpha
+    def weight(self, count: Tensor) -> float:
+        """The weight of the discriminants, given the evidence per class (K,)."""
+        each = float(count.mean())
+        differing = float(self.gauge[3] / self.gauge[0].clamp_min(TINY))
+        agreed = min(1.0, differing / self.doubt) if self.doubt else 1.0
+        return self.most * each / (each + ENOUGH) * agreed
 
-    def base(self, sketch: Tensor) -> Tensor:
-        """The sketch in the units that the discriminants are added to."""
-        if self.set.units == "cosine":
-            return (sketch - self.model.bias) / self.model.scale
-        return sketch
+    def remember(self, sketch: Tensor, score: Tensor) -> None:
+        """Take in sketch and discriminants (B,K) of a batch."""
+        n = sketch.new_tensor(float(len(sketch)), dtype=torch.float64)
+        differ = (sketch.argmax(1) != score.argmax(1)).double().sum()
+        new = torch.stack([n, sketch.std(1).double().sum(), score.std(1).double().sum(), differ])
+        self.gauge = self.gauge * 0.5 ** (len(sketch) / STEADY) + new
 
-    def _gauge(self, sketch: Tensor, score: Tensor) -> Tensor:
-        differ = (sketch.argmax(1) != score.argmax(1)).double().mean()
-        now = torch.stack([sketch.std(1).mean().double(), score.std(1).mean().double(), differ])
-        share = len(sketch) / (len(sketch) + STEADY) if self.gauge[0] > 0 else 1.0
-        return torch.lerp(self.gauge, now, share)
+    def scaled(self, score: Tensor) -> Tensor:
+        """Discriminants in the units of the sketch."""
+        return score * (self.gauge[1] / self.gauge[2].clamp_min(TINY))
 
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """Softmax, with answers as sharp on average as the sketch at `temperature` 1."""
-        sharpness = max(self.sharpness, 1e-12) if self.sharpness else 1.0
-        return (logits.float() / (self.set.temperature * sharpness)).softmax(1)
-
-    def merge(self, other: Fusion, share: float) -> None:
-        """Move by `share` towards another's running values."""
-        self.gauge = torch.lerp(self.gauge, other.gauge, share)
-        self.sharpness += share * (other.sharpness - self.sharpness)
+    def __call__(self, sketch: Tensor, score: Tensor, count: Tensor) -> Tensor:
+        """The answer (B,K) from both, with no lean towards any class."""
+        alpha = self.weight(count)
+        centred = sketch.double() - sketch.double().mean(1, keepdim=True)
+        return (centred + alpha * self.scaled(score)) / (1 + alpha)
 
     def state(self) -> dict[str, Any]:
-        return {"gauge": self.gauge.clone(), "sharpness": self.sharpness}
+        return {"gauge": self.gauge.clone()}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        gauge = matching("gauge", state.get("gauge"), self.gauge, least=0)
-        self.sharpness = matching("sharpness", state.get("sharpness"), 0.0, least=0)
-        self.gauge = gauge
+        self.gauge = matching("gauge", state.get("gauge"), self.gauge, least=0)
+
+    def merge(self, other: Fusion, share: float) -> None:
+        self.gauge = self.gauge + other.gauge
+
+
+def lean(count: Tensor) -> Tensor:
+    """What the class counts (K,) add to the answer: a little, and nothing on average."""
+    log = LEAN * (count + SMOOTH).log()
+    return log - log.mean()

@@ -1,33 +1,33 @@
-"""BayesTTA in the order of the paper: sketch, test, statistics, discriminants, refinement.
-
-What sets the default, the released code and the paper's equations apart are settings (presets.py),
-not branches: the steps below read them one by one.
-"""
+"""BayesTTA, our form, in the order of the paper: sketch, test, statistics, discriminants,
+refinement. The published forms are in published.py."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bayestta.adapter import Adapter
-from bayestta.maths.covariance import shrink
+from bayestta.maths.calibration import Temperature
 from bayestta.maths.discriminant import Discriminant
 from bayestta.maths.stats import GaussianStats
 from bayestta.methods import register
-from bayestta.methods._tuned import Tuned
-from bayestta.methods.bayestta.fusion import Fusion
+from bayestta.methods.bayestta.fusion import Fusion, lean
 from bayestta.methods.bayestta.homogeneity import Homogeneity
 from bayestta.methods.bayestta.presets import BayesTTASettings
+from bayestta.methods.bayestta.prior import Expected, expected_means, regularised
+from bayestta.methods.bayestta.refinement import Refinement
+from bayestta.methods.bayestta.tower import StreamTower
 from bayestta.methods.guard import Guard
-from bayestta.models._norms import norm_parameters
+from bayestta.models._norms import norm_layers
 
 
 @register
 class BayesTTA(Adapter):
-    """Adapt by Gaussian discriminant analysis of the features and small updates of the norms.
+    """Adapt by Gaussian discriminant analysis of the features, and a tower that follows the stream.
 
     >>> from bayestta import load_model
     >>> adapter = BayesTTA(load_model("mini-rn"), ["cat", "dog"], alpha=1.0)
@@ -45,89 +45,104 @@ class BayesTTA(Adapter):
         "Cui et al., BayesTTA: Continual-Temporal Test-Time Adaptation for Vision-Language Models "
         "via Gaussian Discriminant Analysis, arXiv 2507.08607, 2025"
     )
-    tunes = "norms of the image tower; Gaussian statistics of the features"
-    cost = "1 forward + 1 backward to the norms per image (+ 1/16 forward for the guard)"
+    tunes = "Gaussian statistics of the features; statistics and norms of the image tower"
+    cost = "1.02 to 1.12 forwards per image; 1.7 where the gate lets refinement pass"
     fidelity = (
         "preset=released follows the authors' code, preset=paper the equations; the default is our "
         "best form"
     )
 
+    def __new__(cls, *args: Any, **keywords: Any) -> BayesTTA:
+        """The class of the form that `preset` or `settings` ask for."""
+        settings: Any = keywords.get("settings")
+        preset = keywords.get("preset", getattr(settings, "preset", "default"))
+        if cls is BayesTTA and preset in ("released", "paper"):
+            from bayestta.methods.bayestta.published import Published
+
+            cls = Published
+        return super().__new__(cls)
+
     def declare(self) -> None:
-        own, model = self.settings, self.model
-        start = norm_parameters(model.visual, own.norm_rule) if own.refine else {}
-        if own.refine and not start:
-            raise ValueError(
-                f"model {model.name!r} has 0 norm layers to refine, as cached features have no "
-                "tower: use refine=False."
-            )
-        self.moves_tower = own.refine
-        self.tuned = Tuned(start, self._optimiser)
+        own = self.settings
+        tower = own.statistics and bool(norm_layers(self.model.visual))
         self.test = Homogeneity(own.test)
-        self.stats = GaussianStats(  # Eq. 17: means start at the text prototypes, worth one sample
-            self.text,
-            structure=self.test.structure,
-            centre=own.centre,
-            prior_scatter=own.prior_scatter,
-            epsilon=own.epsilon,
-            wide=self.text.dtype,
+        self.stats = GaussianStats(
+            self.text, structure=self.test.structure, prior_count=0.0, wide=self.text.dtype
         )
-        self.fusion = Fusion(model, own)
+        self.fusion = Fusion(own.alpha, own.doubt, like=self.text)
+        self.temperature = Temperature()
+        self.tower = StreamTower(self.model, self.text) if tower else None
+        self.refinement = None
+        if own.refine and norm_layers(self.model.visual):
+            rates = {"lr": own.lr, "share": own.share, "gate": own.gate}
+            K = len(self.classes)
+            self.refinement = Refinement(self.model, self.generator, classes=K, **rates)
         self.guard = Guard(self)
-        for name in ("tuned", "test", "stats", "fusion", "guard"):
-            self.add_state(name, getattr(self, name))
-        self._fitted: tuple[Tensor, Discriminant] | None = None  # the classes, factored
-
-    def _optimiser(self, tensors: list[Tensor]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(tensors, lr=self.settings.lr * 0.1**self.caution)
-
-    @property
-    def structure(self) -> str | None:
-        """Of the covariance; None until the test has spoken."""
-        return self.test.chosen
+        for name in ("test", "stats", "fusion", "temperature", "tower", "refinement", "guard"):
+            if (part := getattr(self, name)) is not None:
+                self.add_state(name, part)
+        self._fitted: tuple[Tensor, Discriminant, Expected] | None = None  # the classes, factored
 
     # --- one step ---
 
     def _adapt(self, x: Tensor) -> Tensor:
-        own = self.settings
-        with torch.set_grad_enabled(own.refine):
-            z = self.model.encode_image(x, self.tuned)
+        with torch.no_grad():
+            z = self._features(x)
             sketch = self.model.logits(z, self.text)  # Eq. 6
-        features, self.sketch = z.detach().double(), sketch.detach()  # all statistics are float64
-        self.test.ask_batch(features, self.sketch)
-        self._estimate(features)
-        answer, _ = self._fuse(features, self.sketch, remember=True)
-        self.record = {"structure": self.test.structure, **self.test.outcome}
-        if own.guard:
-            self.record["guard"], returned = self.guard.review(x, answer)
+            features, self.sketch = z.double(), sketch  # all statistics are float64
+            self._estimate(features, sketch)
+            answer = self._answer(features, sketch, remember=True)
+        self.record = self._told()
+        if self.settings.guard:
+            signs, returned = self.guard.review(self.probabilities(answer), sketch.softmax(1))
+            self.record["guard"] = signs
             if returned:
-                self.tuned.reset(optimiser_only=True)
-                self.record["structure"] = self.test.structure
-                with torch.no_grad():
-                    return self._predict(x)
-        if own.refine:
-            self._refine(sketch, answer)
+                return self._sketch_alone(sketch)
+        if self.refinement is not None:
+            reason = self.refinement.learn(x, answer, sketch, self._logits)
+            if reason:
+                self.record["refinement"] = reason
         return answer
 
     def _predict(self, x: Tensor) -> Tensor:
-        z = self.model.encode_image(x, self.tuned)
-        return self._fuse(z, self.model.logits(z, self.text))[0]
+        z = self._encode(x, self._tensors())
+        return self._answer(z.double(), self.model.logits(z, self.text))
+
+    # --- the sketch ---
+
+    def _tensors(self) -> Mapping[str, Tensor] | None:
+        return None if self.refinement is None else self.refinement.tensors
+
+    def _features(self, x: Tensor) -> Tensor:
+        """Features of a batch, by statistics that the stream chooses."""
+        tensors = self._tensors()
+        if self.tower is None:
+            z = self.model.encode_image(x, tensors)
+        else:
+            z = self.tower.features(x, tensors)
+        self.moves_tower = tensors is not None or bool(self.tower and self.tower.active)
+        return z
+
+    def _encode(self, x: Tensor, tensors: Mapping[str, Tensor] | None) -> Tensor:
+        if self.tower is None:
+            return self.model.encode_image(x, tensors)
+        return self.tower.encode(x.to(self.model.device), self.tower.active, tensors)
+
+    def _logits(self, x: Tensor, tensors: Mapping[str, Tensor] | None) -> Tensor:
+        return self.model.logits(self._encode(x, tensors), self.text)
 
     # --- debiased temporal distribution estimation ---
 
-    def _estimate(self, z: Tensor) -> None:
+    def _estimate(self, z: Tensor, sketch: Tensor) -> None:
         own = self.settings
         self._follow_test()
-        responsibilities = self._responsibilities(z)  # Eq. 18
+        responsibilities = self._responsibilities(z, sketch)  # Eq. 18
         if own.window:
-            structure = self.stats.structure
             self.stats.reset()
-            self.stats = self.stats.per_class() if structure == "per-class" else self.stats
+            self._follow_test()
         if own.half_life < math.inf:
-            self.stats.forget(0.5 ** (len(z) / own.half_life))
+            self.stats.forget(0.5 ** (len(z) / (own.half_life * len(self.classes))))
         self.stats.update(z, responsibilities)  # Eqs. 19 to 22
-        if own.write_back:  # the arrow of Eq. 23
-            weight = self.stats.weight.to(self.stats.scatter.dtype)[..., None, None]
-            self.stats.scatter = self._regularised() * weight
         self.test.ask_evidence(z, responsibilities, self.stats, self.steps)
         self._follow_test()
 
@@ -135,65 +150,86 @@ class BayesTTA(Adapter):
         if self.stats.structure != self.test.structure:
             self.stats, self._fitted = self.stats.per_class(), None
 
-    def _responsibilities(self, z: Tensor) -> Tensor:
-        assert self.sketch is not None
-        own = self.settings
-        known = own.prior_scatter > 0 or bool(self.stats.seen.sum() > 0)
-        if own.responsibilities == "posterior" and known:
-            return self._classes()(z).to(self.sketch.dtype).softmax(1)
-        if own.responsibilities != "fused" or own.window:
-            return (self.sketch / own.softness).softmax(1)
-        fused, alpha = self._fuse(z, self.sketch)
-        # spread 1 + alpha times as far as the sketch; before there is evidence they are the sketch
-        # itself, and the same division makes for a soft start
-        return (fused / (own.softness * (1 + alpha))).softmax(1)
+    def _responsibilities(self, z: Tensor, sketch: Tensor) -> Tensor:
+        """p o q / sqrt(p . q) of sketch p and fused answer q: what both say, if they agree.
 
-    def _regularised(self) -> Tensor:
-        """Eq. 23."""
-        amount, variance = self.settings.shrinkage, self.settings.variance or None
-        return shrink(self.stats.scatter, amount, variance, scale=1 / self.stats.weight)
+        Stable by construction: a class that the sketch does not see gets nothing, however sure the
+        Gaussians are of it.
+        """
+        log_p = sketch.double().log_softmax(1)
+        log_q = log_p if self._empty else self._fuse(z, sketch).log_softmax(1)
+        joint = log_p + log_q
+        return (joint - 0.5 * joint.logsumexp(1, keepdim=True)).exp()
+
+    @property
+    def _empty(self) -> bool:
+        return not bool(self.stats.seen.sum() > 0) or not bool(self.fusion.gauge[0] > 0)
 
     # --- sketch refinement by discriminant analysis ---
 
     def _classes(self) -> Discriminant:
         """The Gaussians of Eq. 25, fitted once per change of the statistics."""
-        own, seen = self.settings, self.stats.seen  # replaced, never changed in place
+        seen = self.stats.seen  # replaced, never changed in place
         if self._fitted is None or self._fitted[0] is not seen:
-            prior = self.stats.proportion.log()
-            if own.class_prior == "uniform":
-                prior = torch.full_like(prior, -math.log(len(self.classes)))
-            rtol = None
-            if own.truncate:
-                rtol = own.pinv_rtol or self.model.dim * torch.finfo(torch.float32).eps
-            # where it is written back it was regularised already
-            cov = self.stats.covariance() if own.write_back else self._regularised()
-            kind = torch.promote_types(self.text.dtype, cov.dtype)
-            self._fitted = seen, Discriminant(self.stats.mean, cov.to(kind), prior, rtol=rtol)
+            expected = expected_means(self.stats, self.text)
+            cov = regularised(self.stats, expected.mean)
+            even = torch.full_like(seen, -math.log(len(seen)))
+            self._fitted = seen, Discriminant(expected.mean, cov, even), expected
         return self._fitted[1]
 
-    def _fuse(self, z: Tensor, sketch: Tensor, *, remember: bool = False) -> tuple[Tensor, float]:
-        """Eq. 27, and the alpha that it came down to."""
-        alpha = self.settings.alpha * 0.5**self.caution
-        if self.stats.seen.sum() <= 0:
-            return self.fusion.base(sketch), alpha
-        return self.fusion(sketch, self._classes(), z, alpha=alpha, remember=remember)
+    def _fuse(self, z: Tensor, sketch: Tensor) -> Tensor:
+        """Eq. 27, with no lean towards any class."""
+        score = self._classes().contrast(z)
+        if self.settings.fusion == "gda":
+            return self.fusion.scaled(score)
+        return self.fusion(sketch, score, self.stats.seen)
+
+    def _answer(self, z: Tensor, sketch: Tensor, *, remember: bool = False) -> Tensor:
+        """Eqs. 27 and 28; a state that has seen nothing answers by the sketch."""
+        if remember:
+            self.fusion.remember(sketch, self._classes().contrast(z))
+        if self._empty:
+            return self._sketch_alone(sketch)
+        answer = self._fuse(z, sketch) + lean(self.stats.seen)
+        if remember:
+            score = self.fusion.scaled(self._classes().contrast(z))
+            best = answer.argmax(1, keepdim=True)
+            both = [p.double().softmax(1).gather(1, best)[:, 0] for p in (sketch, score)]
+            self.temperature.update(answer, 0.5 * (both[0] + both[1]))
+        return answer.to(sketch.dtype)
+
+    def _sketch_alone(self, sketch: Tensor) -> Tensor:
+        """The sketch in units in which `probabilities` give its own."""
+        return sketch * math.exp(self.temperature.log_t)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        return self.fusion.probabilities(logits)
+        return self.temperature(logits).to(logits.dtype)
 
-    def _refine(self, sketch: Tensor, answer: Tensor) -> None:
-        """Eqs. 29 and 30: cross-entropy of the sketch against the fixed answer, a smoothed step."""
-        sketch = self.fusion.base(sketch)
-        target = answer.softmax(1)
-        if self.settings.units == "spread":
-            target = self.probabilities(answer).to(sketch.dtype)
-        loss = -(target * sketch.log_softmax(1)).sum(1).mean()
-        self.tuned.step(loss, keep=self.settings.beta)
+    # --- what is told ---
+
+    def _told(self) -> dict[str, Any]:
+        told = {"structure": self.test.structure, **self.test.outcome}
+        told["alpha"] = self.fusion.weight(self.stats.seen)
+        if self._fitted is not None:
+            told |= {"slope": self._fitted[2].slope, "kappa": self._fitted[2].kappa}
+        if self.tower is not None:
+            told |= self.tower.in_use
+        return told
+
+    def covariance_record(self) -> dict[str, Any]:
+        """The structure of the covariance, and what the test said of it."""
+        decided = self.test.chosen is not None
+        return {"structure": self.test.structure, "decided": decided, **self.test.outcome}
 
     def summary(self) -> dict[str, Any]:
-        chosen = {"structure": self.test.structure, "decided": self.structure is not None}
         guard = {**self.guard.summary(), "on": self.settings.guard}
-        return {"covariance": {**chosen, **self.test.outcome}, "guard": guard}
+        found: dict[str, Any] = {"covariance": self.covariance_record(), "guard": guard}
+        if self.tower is not None:
+            found["tower"] = {**self.tower.in_use, "trials": self.tower.trials}
+        if self.refinement is not None:
+            passed = self.refinement.passed / max(1, self.samples) / self.settings.share
+            found["refinement"] = {"passed": passed, "returns": self.refinement.returns}
+        return found
 
     def merge_state(self, other: BayesTTA, share: float) -> None:
         if self.stats.structure != other.stats.structure:

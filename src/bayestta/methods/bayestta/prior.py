@@ -1,0 +1,75 @@
+"""An empirical-Bayes prior for the class means.
+
+The text says how classes lie relative to each other; where images lie and how far apart their
+classes are, the stream says. With soft counts n_k, class means m_k, N = sum n_k and text
+prototypes w_k:
+
+    zbar = sum n_k m_k / N,   tbar = sum n_k w_k / N    weighted alike: right under label skew
+    a    = sum n_k <m_k - zbar, w_k - tbar> / sum n_k |w_k - tbar|^2   the slope of a regression
+    pi_k = zbar + a (w_k - tbar)                                       where class k is expected
+    sigma2 = tr W / (N D)                                              W: scatter within classes
+    tau2   = (sum n_k |m_k - pi_k|^2 / D - K sigma2) / N               how far classes stray
+    kappa  = sigma2 / tau2                                             samples that pi_k is worth
+    mu_k = (kappa pi_k + n_k m_k) / (kappa + n_k)
+
+A constant offset between images and text in a direction of its own (the modality gap of CLIP) goes
+into zbar and tbar, and changes nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayestta.maths.covariance import shrink
+from bayestta.maths.stats import GaussianStats
+
+SLOPE = (0.0, 2.0)
+KAPPA = (0.5, 64.0)  # samples that the expected mean of a class is worth
+RIDGE = 3.0  # the covariance is shrunk as if RIDGE * D samples had been isotropic
+TINY = torch.finfo(torch.float64).tiny
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """Class means as the prior and the evidence make them."""
+
+    mean: Tensor  # (K,D)
+    slope: float
+    kappa: float
+    within: float  # variance within classes, per dimension
+
+
+def expected_means(stats: GaussianStats, text: Tensor) -> Expected:
+    """The posterior means of all classes; a class that was never seen is where the text puts it."""
+    n, m, w = stats.seen, stats.mean, text.to(stats.mean)
+    (K, D), N = w.shape, n.sum().clamp_min(TINY)
+    zbar, tbar = n @ m / N, n @ w / N
+    off, apart = m - zbar, w - tbar  # (K,D)
+    power = (n @ apart.square().sum(1)).clamp_min(TINY)
+    slope = (n @ (off * apart).sum(1) / power).clamp(*SLOPE)
+    pi = zbar + slope * apart
+    scatter = stats.scatter.diagonal(dim1=-2, dim2=-1).sum()
+    within = (scatter / (N * D)).clamp_min(TINY)
+    stray = (n @ (m - pi).square().sum(1) / D - K * within) / N
+    kappa = (within / stray.clamp_min(1e-12)).clamp(*KAPPA)
+    mean = (kappa * pi + n[:, None] * m) / (kappa + n)[:, None]
+    return Expected(mean, float(slope), float(kappa), float(within))
+
+
+def regularised(stats: GaussianStats, mean: Tensor) -> Tensor:
+    """The covariance about given means, (D,D) or (K,D,D), shrunk by what its evidence lacks.
+
+    Scatter about mu_k is that about m_k plus n_k (m_k - mu_k)(m_k - mu_k)'.
+    """
+    n, off, D = stats.seen, stats.mean - mean, mean.shape[1]
+    if stats.structure == "shared":
+        scatter, count = stats.scatter + off.T @ (n[:, None] * off), n.sum()
+    else:
+        outer = torch.einsum("k,ki,kj->kij", n, off, off)
+        scatter, count = stats.scatter + outer.to(stats.wide), n
+    count = count.clamp_min(TINY)
+    share = RIDGE * D / (count + RIDGE * D)
+    return shrink(scatter, share, scale=1 / count)

@@ -1,0 +1,196 @@
+"""Refinement of the tower's norms, Eqs. 29 and 30: sharp targets, a pull to the source, a gate.
+
+Every step is judged before the next answer: undone if it moved answers too far at once, and all
+undone if the witnesses of the trials speak for the pristine tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayestta.methods._tuned import Averaged, Tuned
+from bayestta.methods.bayestta.trials import AGAINST, witnesses
+from bayestta.models._norms import norm_parameters
+from bayestta.models.base import VLM
+from bayestta.state import Stateful, matching
+
+Sketch = Callable[[Tensor, Mapping[str, Tensor] | None], Tensor]  # images, tensors -> logits
+GROUP = 32  # images whose gradients make one step
+SHARP = 4.0  # targets are the softmax of so many times the answer
+PULL = 0.01  # towards the source weights, after each step
+PROBE = 6  # images that judge a step
+LEAP = 0.3  # total variation between answers before and after one step, from which it is undone
+KEEP, ENOUGH = 72, 24  # judged images that are kept, and from which on they are heard
+RETURNS = 3  # after which refinement is over for good
+MEMORY = 128.0  # images over which disagreement is averaged
+
+
+class Refinement(Stateful):
+    """Norms of the tower, tuned towards the fused answer where there is something to be won.
+
+    Parameters
+    ----------
+    lr
+        Learning rate of Adam; a tenth of it after each return.
+    share
+        Share of the images that go through the tower with a gradient.
+    gate
+        Share of images on which answer and sketch differ, below which the tower is left alone.
+    """
+
+    def __init__(
+        self,
+        model: VLM,
+        generator: torch.Generator,
+        *,
+        lr: float,
+        share: float,
+        gate: float,
+        classes: int,
+    ) -> None:
+        self.generator, self.lr, self.share, self.gate = generator, lr, share, gate
+        self.add_state("returns", 0, merge="max", least=0)
+        self.tuned = Tuned(norm_parameters(model.visual), self._optimiser)
+        start = self.tuned.start
+        self.gradient = Averaged(lambda: {key: torch.zeros_like(v) for key, v in start.items()})
+        self.probe, self.judged = Pairs(PROBE, classes), Pairs(KEEP, classes)
+        for name in ("tuned", "gradient", "probe", "judged"):
+            self.add_state(name, getattr(self, name))
+        self.add_state("count", 0, least=0)  # images in the gradient
+        self.add_state("owed", 0.0, least=0)  # images that a gradient is due for
+        self.add_state("doubt", 0.0, least=0, most=1)
+        self.add_state("seen", 0.0, least=0)  # images in `doubt`
+        self.add_state("moved", False, merge=lambda mine, theirs, share: mine or theirs)
+        self.add_state("steps", 0, merge="sum", least=0)
+        self.add_state("passed", 0, merge="sum", least=0)  # images that the gate let pass
+
+    def _optimiser(self, tensors: list[Tensor]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(tensors, lr=self.lr * 0.1**self.returns)
+
+    def reset(self) -> None:
+        self.reset_state()
+        self.tuned.reset(optimiser_only=True)  # at the first rate again
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.load_state(state)
+
+    def merge(self, other: Refinement, share: float) -> None:
+        self.merge_state(other, share)
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor] | None:
+        """What the tower goes by; None while it is pristine."""
+        if not self.moved:
+            return None
+        return {key: tensor.detach() for key, tensor in self.tuned.items()}
+
+    def learn(self, x: Tensor, answer: Tensor, sketch: Tensor, encode: Sketch) -> str:
+        """Learn from some images x of a batch with their answer (B,K); why, where it gave way."""
+        n = len(x)
+        share, self.seen = n / (self.seen + n), min(self.seen + n, MEMORY)
+        differ = float((answer.argmax(1) != sketch.argmax(1)).float().mean())
+        self.doubt += share * (differ - self.doubt)
+        if self.returns >= RETURNS or self.doubt < self.gate:
+            return ""
+        self.owed += self.share * n
+        take = min(int(self.owed), n)
+        self.owed -= int(self.owed)
+        if not take:
+            return ""
+        self.passed += take
+        chosen = torch.randperm(n, generator=self.generator)[:take].to(x.device)
+        logits = self._backward(x[chosen], answer[chosen], encode)
+        self.probe.add(x[chosen], logits.softmax(1))
+        self.count += take
+        return self._step(encode) if self.count >= GROUP else ""
+
+    @torch.enable_grad()
+    def _backward(self, x: Tensor, answer: Tensor, encode: Sketch) -> Tensor:
+        """Add the gradient of Eq. 29, with sharp targets; logits of the same pass."""
+        logits = encode(x, self.tuned)
+        target = (SHARP * answer).softmax(1).to(logits.dtype)
+        loss = -(target * logits.log_softmax(1)).sum()
+        tensors = list(self.tuned.values())
+        gradients = torch.autograd.grad(loss, tensors, allow_unused=True)
+        for key, gradient in zip(self.tuned, gradients, strict=True):
+            if gradient is not None:
+                self.gradient.tensors[key] = self.gradient.tensors[key] + gradient
+        return logits.detach()
+
+    @torch.no_grad()
+    def _step(self, encode: Sketch) -> str:
+        """Eq. 30: one step of Adam and a little back; judged, and undone if it is not good."""
+        before = self.tuned.snapshot()
+        for key, tensor in self.tuned.items():
+            tensor.grad = self.gradient[key] / self.count
+        self.tuned.optimiser.step()
+        self.tuned.optimiser.zero_grad()
+        for key, tensor in self.tuned.items():
+            tensor.lerp_(self.tuned.start[key], PULL)
+        self.steps += 1
+        x, earlier = self.probe.first, self.probe.second
+        self._clear()
+        after = encode(x, self.tuned).softmax(1)
+        leap = float((after.cpu() - earlier).abs().sum(1).mean() / 2)
+        if not leap <= LEAP:  # so that NaN is too far
+            self.tuned.assign(before)
+            return self._give_way(f"one step moved the answers by {leap:.2f}")
+        self.judged.add(after.cpu(), encode(x, None).softmax(1))
+        if len(self.judged.second) >= ENOUGH:
+            for name, gain in zip(
+                ("sure", "even"), witnesses(self.judged.first, self.judged.second), strict=True
+            ):
+                if gain.mean() + AGAINST * gain.std() / len(gain) ** 0.5 < 0:
+                    self.tuned.assign(self.tuned.start)
+                    self.moved = False
+                    self.judged.reset()
+                    return self._give_way(f"answers became less {name} than the source's")
+        self.moved = True
+        return ""
+
+    def _clear(self) -> None:
+        self.gradient.reset()
+        self.probe.reset()
+        self.count = 0
+
+    def _give_way(self, reason: str) -> str:
+        self.returns += 1
+        self.tuned.reset(optimiser_only=True)  # no moments, and a tenth of the rate
+        return reason
+
+
+class Pairs:
+    """At most so many recent pairs of tensors: images with their answers, or answers of two."""
+
+    def __init__(self, most: int, classes: int) -> None:
+        self.most, self.K = most, classes
+        self.reset()
+
+    def reset(self) -> None:
+        self.first, self.second = torch.zeros(0), torch.zeros(0, self.K)
+
+    def add(self, first: Tensor, second: Tensor) -> None:
+        first, second = first.detach(), second.detach().float().cpu()
+        if len(self.second):
+            first, second = torch.cat([self.first, first]), torch.cat([self.second, second])
+        self.first, self.second = first[-self.most :].clone(), second[-self.most :].clone()
+
+    def state(self) -> dict[str, Any]:
+        return {"first": self.first.clone(), "second": self.second.clone()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        first = state.get("first")
+        if not isinstance(first, Tensor) or not first.is_floating_point():
+            raise ValueError("first is no tensor of pixels or answers.")
+        first = matching("first", first, first)
+        second = matching("second", state.get("second"), torch.zeros(1, self.K), grows=True)
+        if len(first) != len(second) or len(second) > self.most:
+            raise ValueError(f"{len(first)} and {len(second)} entries are not {self.most} pairs.")
+        self.first, self.second = first, second
+
+    def merge(self, other: Pairs, share: float) -> None:
+        """What judges the next step is each worker's own."""

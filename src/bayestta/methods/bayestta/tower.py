@@ -1,0 +1,211 @@
+"""The image tower under statistics that the stream chooses, without labels or gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayestta.methods.bayestta.trials import (
+    LEAST,
+    MARGIN,
+    PRICE,
+    Answers,
+    Verdict,
+    judge,
+    signature,
+)
+from bayestta.models._preprocess import CLIP_MEAN, CLIP_STD
+from bayestta.models._stream_statistics import (
+    Blended,
+    Moments,
+    batch_norm_moments,
+    channel_moments,
+    restored_pixels,
+)
+from bayestta.models.base import VLM
+from bayestta.state import Stateful
+
+RHO = 0.3  # share of the stream's statistics in the BatchNorms
+WIDE, TRIAL = 16, 32  # images of a trial: those that go through all candidates, and all
+RATE, SAVINGS = 0.12, 128.0  # forwards for trials that an image brings, and the most that are kept
+AGAIN = 2048  # images after which a choice is tried again though nothing moved
+MOVED, WINDOW = 0.5, 64.0  # what counts as a move, in deviations of single images; images averaged
+FLOOR = 0.05  # of these deviations
+
+
+class StreamTower(Stateful):
+    """Chooses between the source's statistics and the stream's, of the pixels and of BatchNorms.
+
+    Candidates are tried on a few images when brightness, contrast or sharpness of the stream have
+    moved, within an account that bounds what trials cost: at most `RATE` forwards per image in the
+    long run, next to nothing while nothing moves. The batch on which the stream moved is answered
+    by the winner.
+
+    Parameters
+    ----------
+    text
+        Prototypes (K,D), by which candidates are asked for their answers.
+    """
+
+    def __init__(self, model: VLM, text: Tensor) -> None:
+        self.model, self.text = model, text
+        self.layers = batch_norm_moments(model.visual)
+        blends = [(1.0, RHO)] if self.layers else []
+        self.candidates = [(0.0, 0.0), (1.0, 0.0), *blends]  # (pixels, BatchNorms); first: source
+        C, K = len(self.candidates), len(text)
+        where = text.device
+        mean, std = (torch.tensor(v, device=where) for v in (model.mean, model.std))
+        photo = [torch.tensor(v, device=where) for v in (CLIP_MEAN, CLIP_STD)]
+        # of photographs, in the units of x: a model's normalisation may be no statistic of images
+        self.source = (photo[0] - mean) / std, photo[1] / std
+        self.add_state("pixels", Moments(self.source[0], self.source[1] ** 2))
+        for name, moments in self.layers.items():
+            self.add_state(f"layer {name}", moments)
+        self.add_state("active", 0, least=0, most=C - 1)
+        self.add_state("recent", torch.zeros(2, 3))  # signature of late: mean and variance
+        self.add_state("anchor", torch.zeros(2, 3))  # the same at the last trial
+        self.add_state("weight", 0.0, least=0)  # images in `recent`
+        self.add_state("anchored", False)
+        self.add_state("tokens", SAVINGS, most=SAVINGS)
+        self.add_state("left", TRIAL, least=0)  # images that the trial still wants
+        self.add_state("quiet", 0, least=0)  # images since the last trial began
+        self.add_state("trials", 0, merge="sum", least=0)
+        self.answers = Answers(C, K)
+        self.add_state("answers", self.answers)
+
+    pixels: Moments
+    active: int
+
+    def reset(self) -> None:
+        self.reset_state()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.load_state(state)
+
+    def merge(self, other: StreamTower, share: float) -> None:
+        """Moments mix by their counts; the choice is that of the one with more samples."""
+        if share > 0.5:
+            self.active = other.active
+        self.merge_state(other, share)
+
+    @property
+    def in_use(self) -> dict[str, float]:
+        """The shares of the stream's statistics in the pixels and in the BatchNorms."""
+        pixels, norms = self.candidates[self.active]
+        return {"pixels": pixels * self.pixels.trust, "batch_norms": norms}
+
+    def encode(
+        self, x: Tensor, which: int, params: Mapping[str, Tensor] | None, *, learn: bool = False
+    ) -> Tensor:
+        """Features (B,D) under one of the candidates."""
+        pixels, rho = self.candidates[which]
+        if pixels:
+            x = restored_pixels(x, self.pixels, self.source)
+        if not rho:
+            return self.model.encode_image(x, params)
+        with Blended(self.model.visual, self.layers, rho, learn=learn):
+            return self.model.encode_image(x, params)
+
+    def features(self, x: Tensor, params: Mapping[str, Tensor] | None) -> Tensor:
+        """Features of a batch under the statistics in use, after a trial if one is due."""
+        x = x.to(self.model.device)
+        moved = self._watch(x)
+        if moved:
+            for moments in (self.pixels, *self.layers.values()):
+                moments.loosen()
+        self.pixels.add(*channel_moments(x), len(x))
+        due = moved or self.quiet >= AGAIN
+        if self.left == 0 and due and self.tokens >= self._price:
+            self.left, self.quiet = TRIAL, 0
+            self.trials += 1
+            self.answers.keep(0 if moved else TRIAL)
+        if not self.left:
+            return self.encode(x, self.active, params, learn=True)
+        return self._trial(x, params)
+
+    @property
+    def _price(self) -> int:
+        return WIDE * (len(self.candidates) - 1) + TRIAL - WIDE
+
+    def _watch(self, x: Tensor) -> bool:
+        """Count a batch; whether the stream has moved since the last trial."""
+        n = len(x)
+        self.quiet += n
+        self.tokens = min(self.tokens + RATE * n, SAVINGS)
+        now = signature(x).cpu()
+        mean, var = now.mean(0), now.var(0, correction=0)
+        if not self.weight:
+            self.recent = torch.stack([mean, var + 0.01])
+            self.weight = 8.0 + n
+        share = n / (min(self.weight, WINDOW) + n)
+        step = mean - self.recent[0]
+        spread = self.recent[1] + share * (var - self.recent[1]) + share * (1 - share) * step**2
+        self.recent = torch.stack([self.recent[0] + share * step, spread])
+        self.weight = min(self.weight + n, WINDOW)
+        if not self.anchored:
+            return False
+        least = torch.minimum(self.recent[1], self.anchor[1]).sqrt().clamp_min(FLOOR)
+        return bool(((self.recent[0] - self.anchor[0]).abs() > MOVED * least).any())
+
+    def _trial(self, x: Tensor, params: Mapping[str, Tensor] | None) -> Tensor:
+        """Try candidates on images spread over the batch, decide, and answer by the winner."""
+        n, take = len(x), min(self.left, len(x))
+        head = torch.zeros(n, dtype=torch.bool, device=x.device)
+        head[torch.arange(take, device=x.device) * n // take] = True
+        z = self.encode(x[head], self.active, params, learn=True)
+        self._ask(x[head], z, params)
+        self.left -= take
+        self.anchor, self.anchored = self.recent.clone(), True
+        before, (self.active, verdicts) = self.active, self._decide()
+        # ahead of the source, but not beyond noise: some more images
+        best = max(verdicts[1:], key=lambda verdict: verdict.score)
+        undecided = self.active == 0 and LEAST <= best.n < 2 * TRIAL and best.score > MARGIN
+        if self.left == 0 and undecided and self.tokens >= TRIAL - WIDE:
+            self.left = TRIAL - WIDE
+        if self.active != before:
+            z = self.encode(x[head], self.active, params, learn=True)
+            self.tokens -= take
+        features = z.new_empty(n, z.shape[1])
+        features[head] = z
+        if take < n:
+            features[~head] = self.encode(x[~head], self.active, params, learn=True)
+        return features
+
+    def _ask(self, x: Tensor, z: Tensor, params: Mapping[str, Tensor] | None) -> None:
+        """The first images of a trial go through all candidates, the others through two."""
+        cut = max(0, min(len(x), WIDE - (TRIAL - self.left)))
+        for part in (slice(0, cut), slice(cut, len(x))):
+            if not len(x[part]):
+                continue
+            verdicts = self._verdicts()
+            leader = max(range(1, len(verdicts)), key=lambda c: verdicts[c].score)
+            rows: dict[int, Tensor] = {}
+            for c in range(len(self.candidates)):
+                if c == self.active:  # was the answer, costs nothing
+                    features = z[part]
+                elif part.start < cut or c in (0, leader):
+                    features = self.encode(x[part], c, params, learn=True)
+                    self.tokens -= len(x[part])
+                else:
+                    continue
+                rows[c] = self.model.logits(features, self.text).softmax(1).cpu()
+            self.answers.add(rows)
+
+    def _verdicts(self) -> list[Verdict]:
+        return [Verdict(0.0)] + [
+            judge(*self.answers.pair(c), price=PRICE if self.candidates[c][1] else 0.0)
+            for c in range(1, len(self.candidates))
+        ]
+
+    def _decide(self) -> tuple[int, list[Verdict]]:
+        """The candidate to go by, and what was found of each."""
+        verdicts = self._verdicts()
+        if all(verdict.n < LEAST for verdict in verdicts[1:]):
+            return self.active, verdicts
+        passed = [
+            c for c in range(1, len(verdicts)) if verdicts[c].accepted(in_use=c == self.active)
+        ]
+        return max(passed, key=lambda c: verdicts[c].score, default=0), verdicts

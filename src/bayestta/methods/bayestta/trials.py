@@ -1,0 +1,133 @@
+"""Whether other statistics serve a stream better, judged by answers without labels.
+
+Two witnesses per image, a candidate against the source on the same images: how much surer the
+answer is, and what it adds to the evenness with which classes are used. Confidence alone is fooled
+by saturated images, evenness alone by noise; neither may clearly speak against a candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayestta.state import matching
+
+EVEN = 0.25  # weight of evenness, in nats, beside confidence
+SURE = 1.5  # standard errors by which a newcomer must be better
+AGAINST = 2.0  # standard errors at which a witness clearly speaks against
+MARGIN = 0.005  # of the score, that noise must not cross
+PRICE = 0.01  # of the score, for statistics of BatchNorm: they mix the images of a stream
+LEAST = 16  # images before a candidate is judged
+NEVER = -9.0
+
+
+def witnesses(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Per image (n,): the gain in confidence of probabilities a over b (n,K), and in evenness.
+
+    The mean of the second is exactly the difference of the entropies of the mean answers.
+    """
+
+    def even(p: Tensor) -> Tensor:
+        return -(p * p.mean(0).clamp_min(1e-9).log()).sum(1)
+
+    return a.amax(1) - b.amax(1), even(a) - even(b)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the witnesses say of a candidate: means with their standard errors, over n images."""
+
+    score: float = NEVER
+    score_error: float = 0.0
+    confidence: float = NEVER
+    confidence_error: float = 0.0
+    evenness: float = NEVER
+    evenness_error: float = 0.0
+    n: int = 0
+
+    @property
+    def refuted(self) -> bool:
+        """Whether one of the witnesses clearly speaks against it."""
+        return (
+            self.confidence + AGAINST * self.confidence_error <= 0
+            or self.evenness + AGAINST * self.evenness_error <= 0
+        )
+
+    def accepted(self, *, in_use: bool) -> bool:
+        """A newcomer must be better beyond noise; one in use stays while it is not worse."""
+        if self.n < LEAST or self.refuted:
+            return False
+        if in_use:
+            return self.score > 0
+        return self.score - SURE * self.score_error > MARGIN
+
+
+def judge(candidate: Tensor, source: Tensor, price: float = 0.0) -> Verdict:
+    """The verdict on answers (n,K) of a candidate beside the source's on the same images."""
+    n = len(candidate)
+    if n < 4:
+        return Verdict(n=n)
+    sure, even = witnesses(candidate, source)
+    score = sure + EVEN * even - price
+    found: list[float] = []
+    for values in (score, sure, even):
+        found += [float(values.mean()), float(values.std() / n**0.5)]
+    return Verdict(*found, n)
+
+
+def signature(x: Tensor) -> Tensor:
+    """Brightness, contrast and sharpness of images (B,C,H,W): (B,3)."""
+    grey = x.float().mean(1)  # (B,H,W)
+    contrast = grey.flatten(1).std(1).clamp_min(1e-3).log()
+    edges = (grey[:, :, 1:] - grey[:, :, :-1]).abs().mean((1, 2)).clamp_min(1e-4).log()
+    return torch.stack([grey.mean((1, 2)), contrast, edges - contrast], 1)
+
+
+class Answers:
+    """Answers of the candidates to the images of a trial, as a piece of state."""
+
+    def __init__(self, candidates: int, classes: int) -> None:
+        self.C, self.K = candidates, classes
+        self.reset()
+
+    def reset(self) -> None:
+        self.rows = torch.zeros(0, self.C, self.K)  # (n,C,K)
+        self.tried = torch.zeros(0, self.C, dtype=torch.bool)
+
+    def keep(self, n: int) -> None:
+        """Leave the last n images."""
+        start = max(0, len(self.rows) - n)
+        self.rows, self.tried = self.rows[start:].clone(), self.tried[start:].clone()
+
+    def add(self, rows: Mapping[int, Tensor]) -> None:
+        """Probabilities (n,K) of the same images, by candidate."""
+        n = len(next(iter(rows.values())))
+        new, tried = torch.zeros(n, self.C, self.K), torch.zeros(n, self.C, dtype=torch.bool)
+        for c, values in rows.items():
+            new[:, c], tried[:, c] = values.float(), True
+        self.rows, self.tried = torch.cat([self.rows, new]), torch.cat([self.tried, tried])
+
+    def pair(self, c: int) -> tuple[Tensor, Tensor]:
+        """The answers of a candidate and of the source where both were asked."""
+        both = self.tried[:, c] & self.tried[:, 0]
+        return self.rows[both, c], self.rows[both, 0]
+
+    def state(self) -> dict[str, Any]:
+        return {"rows": self.rows.clone(), "tried": self.tried.clone()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        rows = matching(
+            "rows", state.get("rows"), self.rows.new_zeros(1, self.C, self.K), grows=True
+        )
+        like = torch.zeros(1, self.C, dtype=torch.bool)
+        tried = matching("tried", state.get("tried"), like, grows=True)
+        if len(rows) != len(tried):
+            raise ValueError(f"{len(rows)} answers do not match {len(tried)} trials.")
+        self.rows, self.tried = rows, tried
+
+    def merge(self, other: Answers, share: float) -> None:
+        """A trial is each worker's own."""

@@ -1,0 +1,141 @@
+"""Statistics of a stream in the place of the source's: of the pixels, and of BatchNorms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.overrides import TorchFunctionMode
+
+from bayestta.state import matching
+
+MEMORY = 128.0  # images that the running statistics reach back over
+PRIOR = 8.0  # images at which they are trusted by half: a handful says little
+LOOSE = 4.0  # images that are left of them when the stream has moved
+PIXELS = 14  # along a side of a feature map that are looked at, about
+
+
+class Moments:
+    """Running mean and variance per channel over about the last `MEMORY` images.
+
+    >>> moments = Moments(torch.zeros(1), torch.ones(1))
+    >>> moments.add(torch.tensor([2.0]), torch.tensor([1.0]), 8)
+    >>> moments.mean.tolist(), moments.trust
+    ([2.0], 0.5)
+    """
+
+    def __init__(self, mean: Tensor, var: Tensor) -> None:
+        self._start = mean.detach().float().clone(), var.detach().float().clone()
+        self.reset()
+
+    def reset(self) -> None:
+        self.mean, self.var = (tensor.clone() for tensor in self._start)
+        self.n = 0.0
+
+    def add(self, mean: Tensor, var: Tensor, n: int) -> None:
+        """Count n images; exact for the mixture of both."""
+        share, step = n / (self.n + n), mean - self.mean
+        self.var = self.var + share * (var - self.var) + share * (1 - share) * step * step
+        self.mean = self.mean + share * step
+        self.n = min(self.n + n, MEMORY)
+
+    def loosen(self) -> None:
+        """The stream has moved: what comes next counts more."""
+        self.n = min(self.n, LOOSE)
+
+    @property
+    def trust(self) -> float:
+        return self.n / (self.n + PRIOR)
+
+    def state(self) -> dict[str, Any]:
+        return {"mean": self.mean.clone(), "var": self.var.clone(), "n": self.n}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        mean = matching("mean", state.get("mean"), self.mean)
+        var = matching("var", state.get("var"), self.var, least=0)
+        self.n = matching("n", state.get("n"), 0.0, least=0, most=MEMORY)
+        self.mean, self.var = mean, var
+
+    def merge(self, other: Moments, share: float) -> None:
+        """The mixture of both, by their counts."""
+        if other.n:
+            part, step = other.n / (self.n + other.n), other.mean - self.mean
+            self.var = self.var + part * (other.var - self.var) + part * (1 - part) * step * step
+            self.mean = self.mean + part * step
+            self.n = min(self.n + other.n, MEMORY)
+
+
+def batch_norm_moments(visual: nn.Module) -> dict[str, Moments]:
+    """Fresh moments for every BatchNorm with stored statistics, by its name in the tower."""
+    return {
+        name: Moments(module.running_mean, module.running_var)
+        for name, module in visual.named_modules()
+        if isinstance(module, _BatchNorm)
+        and module.running_mean is not None
+        and module.running_var is not None
+    }
+
+
+class Blended(TorchFunctionMode):
+    """Inside this context BatchNorms go by (1-rho) source + rho running statistics of the stream.
+
+    The pass updates the moments with the input of each layer before it normalises, if `learn`: no
+    other pass is needed, and every layer is measured behind the blended layers before it. Caught in
+    `functional.batch_norm`, for this thread and this block only; layers are told apart by where
+    their stored mean lies in memory.
+    """
+
+    def __init__(
+        self, visual: nn.Module, moments: Mapping[str, Moments], rho: float, *, learn: bool
+    ) -> None:
+        super().__init__()
+        self.rho, self.learn = rho, learn
+        modules = dict(visual.named_modules())
+        self._moments = {
+            modules[name].running_mean.data_ptr(): one  # type: ignore[operator, union-attr]
+            for name, one in moments.items()
+        }
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is not functional.batch_norm:
+            return func(*args, **(kwargs or {}))
+        call = signature(functional.batch_norm).bind(*args, **(kwargs or {}))
+        given = call.arguments
+        stored = given.get("running_mean")
+        own = None if stored is None else self._moments.get(stored.data_ptr())
+        if own is None:
+            return func(*args, **(kwargs or {}))
+        x = given["input"]
+        if self.learn:
+            own.add(*channel_moments(x), len(x))
+        share = self.rho * own.trust
+        given["running_mean"] = torch.lerp(stored, own.mean.to(stored), share)
+        variance = given["running_var"]
+        given["running_var"] = torch.lerp(variance, own.var.to(variance), share)
+        return func(*call.args, **call.kwargs)
+
+
+def channel_moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance per channel of (B,C,...), from some of the pixels of large maps."""
+    seen = x.detach()
+    if seen.ndim == 4 and (step := min(seen.shape[2:]) // PIXELS) > 1:
+        seen = seen[:, :, ::step, ::step]
+    var, mean = torch.var_mean(seen.float(), [0, *range(2, seen.ndim)], correction=0)
+    return mean, var
+
+
+def restored_pixels(x: Tensor, own: Moments, source: tuple[Tensor, Tensor]) -> Tensor:
+    """Pixels (B,C,H,W) with the mean and deviation (C,) of the source instead of the stream's."""
+    shape = (1, -1, 1, 1)
+    mean, deviation = own.mean.to(x), own.var.to(x).clamp_min(1e-6).sqrt()
+    target, spread = (value.to(x) for value in source)
+    gain = (deviation + own.trust * (spread - deviation)) / deviation
+    middle = mean + own.trust * (target - mean)
+    return (x - mean.view(shape)) * gain.view(shape) + middle.view(shape)
