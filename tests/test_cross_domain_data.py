@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 
+import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
@@ -13,6 +14,7 @@ from bayestta.cli import app
 from bayestta.data import check_files, list_data, load_data, stream
 from bayestta.models._text import prompts, templates
 from bayestta.models.base import Preprocess
+from stand_in import save_stand_in
 
 # name: split file, and the documented and the released place of an image with the path p
 SETS = {
@@ -175,7 +177,8 @@ def test_check_tells_of_every_set(tmp_path):
 
 def test_check_of_names(tmp_path):
     make(tmp_path, "pets")
-    (tmp_path / "mnist").mkdir()
+    pixels, labels = np.zeros((2, 28, 28)), np.arange(2)
+    save_stand_in(tmp_path / "mnist", train_x=pixels, train_y=labels, test_x=pixels, test_y=labels)
     done = invoke("check", "pets", "rmnist", "--root", tmp_path)
     assert done.exit_code == 0
     assert "pets: ready" in done.stdout

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
+import subprocess
+import sys
+import warnings
+import zlib
 from dataclasses import asdict
 from types import SimpleNamespace
 
@@ -27,9 +32,10 @@ from bayestta.data import (
 from bayestta.data._base import REGISTRY, permutation
 from bayestta.data._stream import arrange
 from bayestta.data.cifar10_light import scale_amplitude, scale_pixels
-from bayestta.images import read_image
+from bayestta.images import read_image, to_rgb
 from bayestta.models._text import templates
 from bayestta.models.base import Preprocess
+from stand_in import seal
 
 SIZES = {"mnist": (60000, 10000, (28, 28)), "cifar10": (50000, 10000, (32, 32, 3))}
 
@@ -48,7 +54,8 @@ def root(tmp_path_factory):
             else:
                 x[-5000:] = 7
             x.flush()
-            np.save(folder / name / f"{part}_y.npy", np.arange(n) % 10)
+            np.save(folder / name / f"{part}_y.npy", (np.arange(n) % 10).astype(np.uint8))
+        seal(folder / name)
     return folder
 
 
@@ -456,7 +463,7 @@ def test_deep_images_are_scaled_not_clipped(tmp_path):
         read_image(tmp_path / "nan.tif")
 
 
-def test_what_cannot_be_decoded_says_why(picture, tmp_path, monkeypatch):
+def test_what_cannot_be_decoded_says_why(picture, tmp_path):
     picture.save(tmp_path / "whole.jpg")
     (tmp_path / "cut.jpg").write_bytes((tmp_path / "whole.jpg").read_bytes()[:-300])
     (tmp_path / "text.png").write_text("hello")
@@ -477,13 +484,98 @@ def test_what_cannot_be_decoded_says_why(picture, tmp_path, monkeypatch):
     for name, reason in reasons.items():
         with pytest.raises(ImageError, match=f"(?i){name}: .*{reason}"):
             read_image(tmp_path / name)
-    monkeypatch.setattr(
-        Image, "MAX_IMAGE_PIXELS", 500
-    )  # the picture has 800, an error starts at 1000
-    assert read_image(tmp_path / "whole.jpg").size == (40, 20)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 300)
-    with pytest.raises(ImageError, match="too large to decode safely"):
-        read_image(tmp_path / "whole.jpg")
+
+
+def blank_png(path, width, height):
+    """A grey PNG of any size, of a few kilobytes, that never was in memory."""
+
+    def chunk(kind, content):
+        body = kind + content
+        return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
+
+    rows, packer = bytes(1 + width), zlib.compressobj(9)
+    data = b"".join(packer.compress(rows) for _ in range(height)) + packer.flush()
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    )
+
+
+BOMB = """
+import resource, sys, warnings
+from bayestta.images import ImageError, read_image
+warnings.simplefilter("error")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    read_image(sys.argv[1])
+except ImageError as error:
+    print(error)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def test_a_png_of_169_million_pixels_is_refused_before_it_takes_memory(tmp_path):
+    blank_png(tmp_path / "bomb.png", 13000, 13000)
+    assert (tmp_path / "bomb.png").stat().st_size < 500_000
+    command = [sys.executable, "-c", BOMB, str(tmp_path / "bomb.png")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    said, megabytes = done.stdout.splitlines()
+    assert said.endswith(
+        "bomb.png: has 13000 x 13000 = 169 million pixels, and of a PNG file at most 64 million "
+        "are decoded: make it smaller, or cut it into parts"
+    )
+    assert int(megabytes) < 100
+    assert done.stderr == ""
+
+
+def test_a_folder_sorted_by_time_looks_at_large_images_without_a_warning(tmp_path):
+    blank_png(tmp_path / "bomb.png", 13000, 13000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data = load_data("folder", root=tmp_path, classes=["a", "b"], sort="time")
+        with pytest.raises(ValueError, match=r"none of the 1 images .*169 million pixels"):
+            list(stream(data, plain))
+
+
+def test_large_images_are_decoded_at_a_fraction_of_their_size(picture, tmp_path, monkeypatch):
+    large = picture.resize((400, 200), Image.Resampling.NEAREST)
+    for name, options in {
+        "a.jpg": {"quality": 95},
+        "a.jp2": {},
+        "slow.jpg": {"progressive": True},
+        "a.png": {},
+        "a.webp": {},
+    }.items():
+        large.save(tmp_path / name, **options)
+    whole = read_image(tmp_path / "a.jpg")
+    for budget, size in ((80_000, (400, 200)), (79_999, (200, 100)), (5_000, (100, 50))):
+        monkeypatch.setattr("bayestta.images.DECODED", budget)
+        for name in ("a.jpg", "a.jp2"):
+            image = read_image(tmp_path / name)
+            assert image.size == size
+            near(image, (size[0] // 8, size[1] // 2), RED, 4)
+            near(image, (size[0] * 7 // 8, size[1] // 2), GREEN, 4)
+    assert whole.size == (400, 200)
+    monkeypatch.setattr("bayestta.images.DECODED", 79_999)
+    for name, kind in (("slow.jpg", "progressive JPEG"), ("a.png", "PNG"), ("a.webp", "WEBP")):
+        with pytest.raises(ImageError, match=f"400 x 200 = .*of a {kind} file"):
+            read_image(tmp_path / name)
+    monkeypatch.setattr("bayestta.images.LARGEST", 79_999)
+    with pytest.raises(ImageError, match="of a JPEG file"):
+        read_image(tmp_path / "a.jpg")
+
+
+def test_conversions_by_strips_are_those_of_the_whole(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    soft = Image.fromarray(rng.integers(0, 256, (30, 20, 4), np.uint8))
+    deep = Image.fromarray(rng.integers(0, 65536, (30, 20), np.uint16))
+    whole = [np.asarray(to_rgb(image)) for image in (soft, deep)]
+    white = Image.new("RGBA", soft.size, "white")
+    expected = Image.alpha_composite(white, soft).convert("RGB")
+    assert np.array_equal(whole[0], np.asarray(expected))
+    monkeypatch.setattr("bayestta.images.STRIP", 140)
+    for image, same in zip((soft, deep), whole, strict=True):
+        assert np.array_equal(np.asarray(to_rgb(image)), same)
 
 
 # --- folders ---

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from bayestta.files import cache_root
+
 Index = Sequence[int] | NDArray[np.int64]
 
 
@@ -105,15 +107,17 @@ class Data:
     @classmethod
     def check(cls, root: str | os.PathLike[str] | None = None) -> list[Part]:
         """What the set needs on disk and whether it is there; empty for a person's own files."""
-        from bayestta.data._sources import cache_root
+        from bayestta.data._sources import damage
 
         source = getattr(cls, "source", None)
         if source is None:
             return []
         folder = cache_root(root) / source
-        cached = folder.is_dir()
-        note = "cached" if cached else f"not cached: `bayestta data get {cls.name}` fetches it"
-        return [Part(str(folder), cached, note)]
+        if not folder.is_dir():
+            note = f"not cached: `bayestta data get {cls.name}` fetches it"
+            return [Part(str(folder), False, note)]
+        wrong = damage(source, root)
+        return [Part(str(folder), wrong is None, wrong or "cached")]
 
 
 class Trained(Protocol):

@@ -11,8 +11,8 @@ from pathlib import Path, PurePosixPath
 from typing import ClassVar
 
 from bayestta.data._base import Data, Part, missing
-from bayestta.data._sources import cache_root
 from bayestta.data.folder import FolderDomain
+from bayestta.files import cache_root
 from bayestta.names import unknown
 
 Item = tuple[str, int, str]  # path, label, class name

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from bayestta.data._base import Data, Part, missing, register_data
-from bayestta.data._sources import cache_root
 from bayestta.data._wildtime import SPLITS, read_years
 from bayestta.data.folder import FolderDomain
+from bayestta.files import cache_root
 from bayestta.names import unknown
 
 FOLDER, FILE = "fmow_v1.1", "fmow.pkl"

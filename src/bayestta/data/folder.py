@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from bayestta.data._base import Data, Dataset, Index, register_data
-from bayestta.images import EXTENSIONS, formats, read_image
+from bayestta.images import EXTENSIONS, open_image, read_image
 from bayestta.names import unknown
 
 ONE_DOMAIN = "stream"
@@ -194,7 +194,7 @@ def natural(path: Path | str) -> list[tuple[int, int, str]]:
 def _taken(path: Path) -> float:
     """When a picture was taken: the camera's date, else the file's."""
     try:
-        with Image.open(path, formats=formats()) as image:
+        with path.open("rb") as file, open_image(file) as image:
             written = image.getexif().get_ifd(_EXIF_FOLDER).get(_TAKEN)
         return datetime.strptime(str(written).strip("\0 "), "%Y:%m:%d %H:%M:%S").timestamp()
     except (

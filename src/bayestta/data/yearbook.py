@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from bayestta.data._arrays import ArrayDomain, Pixels
 from bayestta.data._base import Data, Part, missing, register_data
-from bayestta.data._sources import cache_root
 from bayestta.data._wildtime import SPLITS, check_labels, read_years
 from bayestta.data.folder import FolderDomain
+from bayestta.files import cache_root
 from bayestta.images import EXTENSIONS
 from bayestta.names import unknown
 
