@@ -130,7 +130,7 @@ BROKEN = {
     "infinite": ('{"test": [["a.jpg", Infinity, "cat"]]}', "TypeError: an entry is"),
     "truth": ('{"test": [["a.jpg", false, "cat"]]}', "TypeError: an entry is"),
     "no name": ('{"test": [["a.jpg", 0, {"a": 1}]]}', "TypeError: an entry is"),
-    "a word": ('{"test": "abc"}', "TypeError"),
+    "a word": ('{"test": "abc"}', "is not a split file of CoOp"),
     "a number": ('{"test": 5}', "TypeError"),
     "half a letter": ('{"test": [["\\ud800.jpg", 0, "cat"]]}', "UnicodeEncodeError"),
     "no text": ("\x00", "is not a split file of CoOp"),

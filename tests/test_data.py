@@ -7,6 +7,7 @@ import pickle
 import struct
 import subprocess
 import sys
+import tracemalloc
 import warnings
 import zlib
 from dataclasses import asdict
@@ -30,7 +31,8 @@ from bayestta.data import (
     stream,
 )
 from bayestta.data._base import REGISTRY, permutation
-from bayestta.data._stream import arrange
+from bayestta.data._orders import arrange
+from bayestta.data._stream import sizes
 from bayestta.data.cifar10_light import scale_amplitude, scale_pixels
 from bayestta.images import read_image, to_rgb
 from bayestta.models._text import templates
@@ -325,6 +327,75 @@ def test_correlated_makes_runs_of_one_class(root):
     assert runs["correlated"] <= 100
 
 
+def test_sorted_is_one_class_after_the_other(root):
+    data = load_data("rmnist", root=root)
+    for domain in ("0", "80"):
+        index = seen(data, domain, order="sorted", seed=1, limit=200)
+        labels = data[domain].labels(index).tolist()
+        assert labels == sorted(labels)
+        assert set(labels) == set(range(10))
+        assert set(index) == set(seen(data, domain, seed=1, limit=200))
+    assert seen(data, "0", order="sorted", seed=2, limit=200) != index
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.9, 1.0])
+def test_skewed_has_one_class_of_the_share_in_every_domain(root, share):
+    data = load_data("cifar10-light", root=root)
+    order, mains = f"skewed:{share}", set()
+    for domain in data.domains:
+        index = arrange(data[domain], domain, order, 1, 300)
+        assert len(index) == len(set(index.tolist())) == 300
+        counts = np.bincount(data[domain].labels(index), minlength=10)
+        main = int(np.abs(counts / 300 - share).argmin())
+        assert counts[main] == round(300 * share)
+        assert share == 1 or (np.delete(counts, main) > 0).all()
+        mains.add(main)
+        halves = [np.mean(data[domain].labels(part).numpy() == main) for part in np.split(index, 2)]
+        assert np.abs(np.subtract(halves, share)).max() < 0.1  # mixed, not in a row
+        assert not np.array_equal(index, arrange(data[domain], domain, order, 2, 300))
+    assert len(mains) > 1  # each domain draws its own
+    assert seen(data, "1.00", order=order, seed=1, limit=300, domains=["1.00"]) == (
+        arrange(data["1.00"], "1.00", order, 1, 300).tolist()
+    )
+
+
+def test_skewed_keeps_the_share_where_images_run_out(root):
+    data = load_data("cifar10-light", root=root)
+    index = arrange(data["1.00"], "1.00", "skewed:0.9", 1)  # 1,000 images per class
+    counts = np.sort(np.bincount(data["1.00"].labels(index)))
+    assert (len(index), counts[-1]) == (1111, 1000)
+    assert sizes(data, None, "skewed:0.9", 1) == dict.fromkeys(data.domains, 1111)
+    assert sizes(data, 300, "skewed:0.9", 1) == dict.fromkeys(data.domains, 300)
+    few = arrange(data["1.00"], "1.00", "skewed:0.05", 1)  # and too few of the others
+    assert (len(few), np.bincount(data["1.00"].labels(few)).min()) == (9473, 474)
+
+
+def test_all_images_of_a_level_stream_within_memory(root):
+    data = load_data("cifar10-light", root=root)
+    count = 0
+    tracemalloc.start()
+    for batch in stream(data, Pixels(), domains=["0.25", "1.75"], seed=1):
+        count += len(batch.x)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 20_000
+    assert peak < 10e6  # bytes; the images of one level have 30 million
+
+
+def test_rmnist_turns_every_image_to_every_angle(root):
+    data = load_data("rmnist", root=root, turn="all")
+    assert [len(data[domain]) for domain in data.domains] == [10_000] * 9
+    for domain in ("0", "50"):
+        assert seen(data, domain, order="given", limit=3) == [0, 1, 2]
+        assert sorted(seen(data, domain, domains=[domain])) == list(range(10_000))
+    raw = np.load(root / "mnist" / "test_x.npy", mmap_mode="r")[:3]
+    turned = data["50"].pixels(range(3))[..., 0].numpy()
+    assert np.array_equal(turned, data.change("50", raw))
+    assert pickle.loads(pickle.dumps(data)).turn == "all"
+    with pytest.raises(ValueError, match="turn of rmnist 'al': did you mean 'all'"):
+        load_data("rmnist", root=root, turn="al")
+
+
 def test_both_paths_of_a_real_preprocess_agree(root):
     data = load_data("cifar10-blur", root=root, split="test")
     fast, options = Preprocess(64), {"limit": 20, "domains": ["1.00", "1.50"]}
@@ -345,6 +416,15 @@ def test_both_paths_of_a_real_preprocess_agree(root):
         ({"views": 0}, "views is 0"),
         ({"workers": -1}, "workers is -1: it must be at least 0"),
         ({"order": "shufled"}, "'shufled': did you mean 'shuffled'"),
+        (
+            {"order": "skewed:1.5"},
+            "'skewed:1.5' has the share '1.5': give a number above 0 and at ",
+        ),
+        ({"order": "skewed:0"}, "has the share '0'"),
+        ({"order": "skewed:nan"}, "has the share 'nan'"),
+        ({"order": "skewed:most"}, "has the share 'most'.* as in skewed:0.9"),
+        ({"order": "skewed"}, "order 'skewed' has no share"),
+        ({"order": "sorted:2"}, "unknown order 'sorted:2': did you mean 'sorted'"),
         ({"augment": "augmux"}, "did you mean 'augmix'"),
         ({"domains": ["21"]}, "unknown domain of rmnist '21': did you mean"),
     ],
@@ -623,8 +703,9 @@ def test_unlabelled_folder(tmp_path):
     data = load_data("folder", root=tmp_path, classes=tmp_path / "names.txt")
     assert data.classes == ["cat", "dog"]
     assert {d: len(data[d]) for d in data.domains} == {"stream": 1, "day2": 1, "day10": 2}
-    with pytest.raises(ValueError, match="order 'correlated' sorts by label"):
-        stream(data, plain, order="correlated")
+    for order in ("correlated", "sorted", "skewed:0.5"):
+        with pytest.raises(ValueError, match=f"order '{order}' goes by label"):
+            stream(data, plain, order=order)
 
 
 def test_time_order(tmp_path):

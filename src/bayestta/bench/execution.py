@@ -88,7 +88,7 @@ def execute(
     }
     batches = stream(data, model.preprocess, order=run.order, rounds=run.rounds, **options)
     if begin is not None:
-        begin(run.rounds * sum(sizes(data, run.limit).values()))
+        begin(run.rounds * sum(sizes(data, run.limit, run.order, run.seed).values()))
     visited: dict[str, None] = {}
 
     watch = None
