@@ -75,7 +75,7 @@ def load_data(
 
 def list_data() -> list[DataInfo]:
     """What `load_data` takes, by name, with counts, citation, licence and where to get it."""
-    _walk()
+    _import_all()
     return [about(name, cls) for name, cls in sorted(REGISTRY.items())]
 
 
@@ -86,7 +86,7 @@ def get_data(name: str, *, root: str | os.PathLike[str] | None = None) -> Path |
     """
     from bayestta.data import _sources as sources
 
-    _walk()
+    _import_all()
     if name not in REGISTRY and name not in sources.SOURCES:
         raise ValueError(unknown("data set", name, [*REGISTRY, *sources.SOURCES]))
     source = getattr(REGISTRY[name], "source", None) if name in REGISTRY else name
@@ -99,13 +99,13 @@ def check_files(name: str, *, root: str | os.PathLike[str] | None = None) -> lis
 
 
 def _find(name: str) -> type[Data]:
-    _walk()
+    _import_all()
     if name not in REGISTRY:
         raise ValueError(unknown("data set", name, REGISTRY))
     return REGISTRY[name]
 
 
-def _walk() -> None:
+def _import_all() -> None:
     """Import the siblings, which register themselves."""
     for module in pkgutil.iter_modules(__path__):
         import_module(f"{__name__}.{module.name}")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bayestta.data.folder import natural
+from bayestta.data._walk import natural
 from bayestta.images import EXTENSIONS
 
 LARGEST = 1 << 20  # bytes of a .cls or .json: labels are small, and all are read at the start

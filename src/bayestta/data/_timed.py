@@ -14,7 +14,8 @@ from torch import Tensor
 
 from bayestta.data._base import Data, Dataset, Index
 from bayestta.data._time_cuts import check_cut, cut_by_time, iso, read_times
-from bayestta.data.folder import natural, read_names
+from bayestta.data._walk import natural
+from bayestta.data.folder import read_names
 from bayestta.names import unknown
 
 DOMAINS = 10  # where the caller does not say
