@@ -151,7 +151,7 @@ def permutation(n: int, *key: object) -> NDArray[np.int64]:
 
 def generator(*key: object) -> np.random.Generator:
     """Random numbers that the key alone decides."""
-    digest = hashlib.sha256("/".join(map(str, key)).encode()).digest()
+    digest = hashlib.sha256("/".join(map(str, key)).encode("utf-8", "surrogatepass")).digest()
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
 
 

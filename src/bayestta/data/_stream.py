@@ -11,7 +11,8 @@ from torch import Tensor
 
 from bayestta.data._base import Batch, Data, Dataset, permutation
 from bayestta.data._orders import BY_LABEL, Indices, arrange, parse_order
-from bayestta.data._tensors import Kept, TensorCache
+from bayestta.data._tensor_file import Kept
+from bayestta.data._tensors import TensorCache
 from bayestta.data._views import AUGMENT, Floats, Recipe, Transform, Views, Workers
 from bayestta.images import ImageError
 from bayestta.names import unknown
