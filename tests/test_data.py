@@ -837,6 +837,22 @@ def test_links_among_labelled_folders(tmp_path):
     ]
 
 
+def test_names_that_are_not_utf8_pass_through_folders(tmp_path):
+    for kind in ("cat", "dog"):
+        fill(tmp_path / "photos" / "day" / kind, ["0.png"])
+    root = os.fsencode(tmp_path / "photos")
+    os.rename(root + b"/day/cat/0.png", root + b"/day/cat/caf\xe9.png")
+    os.rename(root + b"/day", root + b"/ann\xe9e")
+    data = load_data("folder", root=tmp_path / "photos")
+    (batch,) = stream(data, plain, seed=1)
+    assert os.fsencode(batch.domain) == b"ann\xe9e"
+    paths = {os.fsencode(data[batch.domain].path(i)) for i in batch.index.tolist()}
+    assert paths == {root + b"/ann\xe9e/cat/caf\xe9.png", root + b"/ann\xe9e/dog/0.png"}
+    os.rename(root + b"/ann\xe9e/dog", root + b"/ann\xe9e/ch\xe9vre")
+    with pytest.raises(ValueError, match=r"class name 'ch.udce9vre' is not text in UTF-8"):
+        load_data("folder", root=tmp_path / "photos")
+
+
 def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
     fill(tmp_path / "open", ["0.png"])
     fill(tmp_path / "shut", ["1.png"])

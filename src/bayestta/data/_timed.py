@@ -151,13 +151,13 @@ class TimedData(Data):
         typed = all(isinstance(label, int) for label in labels)
         if not typed and all(text in position for text in texts):
             return [position[text] for text in texts]
-        if all(text.isdecimal() and int(text) < size for text in texts):
+        if all(text.isdecimal() and len(text) < 10 and int(text) < size for text in texts):
             return [int(text) for text in texts]
         known = {*map(str, range(size))} if typed else position.keys()
         strange = [i for i, text in enumerate(texts) if text not in known]
         first = strange[0]
         raise ValueError(
-            f"{len(strange)} of {len(texts)} labels are no class, the first one {texts[first]!r} "
-            f"({self.where(int(rows[first]))}): correct them, or add to the {size} classes "
+            f"{len(strange)} of {len(texts)} labels are no class, the first one "
+            f"{texts[first][:60]!r} ({self.where(int(rows[first]))}): correct them, or add to the {size} classes "
             f"({', '.join(self.classes[:10])}{', …' * (size > 10)})."
         )
