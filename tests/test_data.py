@@ -760,7 +760,7 @@ def test_folders_that_do_not_fit(tmp_path):
         ({"root": tmp_path / "bare", "classes": ["a", "b"]}, "bare has no images"),
         ({"root": tmp_path / "photos", "classes": ["a"]}, "at least 2"),
         ({"root": tmp_path / "photos", "classes": ["a", "a"]}, "more than once"),
-        ({"root": tmp_path / "photos", "classes": tmp_path / "no.txt"}, "one name a line"),
+        ({"root": tmp_path / "photos", "classes": tmp_path / "no.txt"}, "one name per line"),
         (
             {"root": tmp_path / "photos", "classes": ["a", "b"], "sort": "tim"},
             "did you mean 'time'",

@@ -218,7 +218,7 @@ def test_npm_route(monkeypatch, tmp_path):
 
 def test_both_routes_of_cifar10_decode_to_the_same(monkeypatch):
     rng = np.random.default_rng(0)
-    x = rng.integers(0, 256, (12, 32, 32, 3), np.uint8)  # two images a file
+    x = rng.integers(0, 256, (12, 32, 32, 3), np.uint8)  # two images per file
     y = rng.integers(0, 10, 12, np.uint8)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:

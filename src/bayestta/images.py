@@ -108,7 +108,7 @@ def _fit(image: ImageFile) -> None:
                 if image.format == "JPEG2000":
                     image.reduce = power  # type: ignore[method-assign,assignment]
                 else:
-                    image.draft(None, size)  # type: ignore[arg-type]
+                    image.draft(None, size)
                 return
     limit = LARGEST if reducible else DECODED
     kind = "progressive JPEG" if image.info.get("progressive") else image.format

@@ -90,7 +90,7 @@ def fetch_data(
     """
     from bayestta.data import get_data, list_data
     from bayestta.data._base import REGISTRY
-    from bayestta.data._sources import SOURCES
+    from bayestta.data._origins import SOURCES
     from bayestta.files import cache_root
 
     list_data()  # registers them

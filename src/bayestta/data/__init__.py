@@ -9,14 +9,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from bayestta.data._about import DataInfo, about
 from bayestta.data._base import (
     REGISTRY,
     Batch,
     Data,
-    DataInfo,
     Dataset,
     Part,
-    about,
     check_split,
     register_data,
 )
@@ -82,15 +81,17 @@ def list_data() -> list[DataInfo]:
 def get_data(name: str, *, root: str | os.PathLike[str] | None = None) -> Path | None:
     """Fetch the files of a data set (`rmnist`) or of a source (`mnist`) and return their folder.
 
-    None means that the set needs no download.
+    Files that are there are verified, and fetched again where they are damaged. None means that
+    the set needs no download.
     """
-    from bayestta.data import _sources as sources
+    from bayestta.data._origins import SOURCES
+    from bayestta.data._sources import fetch
 
     _import_all()
-    if name not in REGISTRY and name not in sources.SOURCES:
-        raise ValueError(unknown("data set", name, [*REGISTRY, *sources.SOURCES]))
+    if name not in REGISTRY and name not in SOURCES:
+        raise ValueError(unknown("data set", name, [*REGISTRY, *SOURCES]))
     source = getattr(REGISTRY[name], "source", None) if name in REGISTRY else name
-    return None if source is None else sources.fetch(source, root)
+    return None if source is None else fetch(source, root)
 
 
 def check_files(name: str, *, root: str | os.PathLike[str] | None = None) -> list[Part]:

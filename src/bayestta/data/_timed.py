@@ -158,6 +158,6 @@ class TimedData(Data):
         first = strange[0]
         raise ValueError(
             f"{len(strange)} of {len(texts)} labels are no class, the first one "
-            f"{texts[first][:60]!r} ({self.where(int(rows[first]))}): correct them, or add to the {size} classes "
-            f"({', '.join(self.classes[:10])}{', …' * (size > 10)})."
+            f"{texts[first][:60]!r} ({self.where(int(rows[first]))}): correct them, or add to the "
+            f"{size} classes ({', '.join(self.classes[:10])}{', …' * (size > 10)})."
         )

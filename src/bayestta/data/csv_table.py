@@ -27,7 +27,7 @@ class CSVTable(TimedData):
     root
         The CSV file, with a header. Paths of images are relative to it.
     classes
-        The class names in their order, as a list or a text file with one a line; by default the
+        The class names in their order, as a list or a text file with one per line; by default the
         labels, sorted. Labels may then also be positions in this list (0 is the first).
     path, label, time
         The names of the columns. Without the column `label` the images are unlabelled.

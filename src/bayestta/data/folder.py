@@ -51,7 +51,7 @@ class Folder(Data):
     root
         DIR. Domains are its folders, in natural order of their names (2 before 10).
     classes
-        The class names, as a list or a text file with one a line, for unlabelled images: the
+        The class names, as a list or a text file with one per line, for unlabelled images: the
         folders of DIR are then the domains, at any depth; without folders there is one domain.
     sort
         The order inside a domain, for `stream(order="given")`: by `name`, or by `time` (the date
@@ -147,7 +147,7 @@ def _unlabelled(root: Path) -> tuple[Found, list[str]]:
 
 
 def read_names(classes: Sequence[str] | str | os.PathLike[str]) -> list[str]:
-    """Class names: a list of them, or a text file with one a line."""
+    """Class names: a list of them, or a text file with one per line."""
     if not isinstance(classes, (str, os.PathLike)):
         return list(classes)
     path = Path(classes).expanduser()
@@ -155,7 +155,7 @@ def read_names(classes: Sequence[str] | str | os.PathLike[str]) -> list[str]:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(
-            f"class names cannot be read from {path} ({error}): write one name a line, as UTF-8."
+            f"class names cannot be read from {path} ({error}): write one name per line, as UTF-8."
         ) from error
     return [line.strip() for line in lines if line.strip()]
 

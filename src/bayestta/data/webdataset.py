@@ -28,7 +28,7 @@ class WebDataset(TimedData):
     shards
         Patterns or paths below `root`, where one is not enough.
     classes
-        The class names in the order of the labels' numbers, as a list or a text file with one a
+        The class names in the order of the labels' numbers, as a list or a text file with one per
         line; labels that are names need none.
     image
         Which extension holds the image (`jpg`, `left.png`), where a sample has several.
