@@ -116,8 +116,8 @@ def test_get_data_knows_the_source(root):
 
 
 def test_register_refuses_a_taken_name(monkeypatch):
-    monkeypatch.setitem(REGISTRY, "mine", REGISTRY["rmnist"])
-    with pytest.raises(ValueError, match="'mine' is already RMNIST"):
+    monkeypatch.setitem(REGISTRY._known, "mine", REGISTRY["rmnist"])
+    with pytest.raises(ValueError, match="data set 'mine' is registered twice, by RMNIST and Mine"):
         register_data("mine")(type("Mine", (Data,), {}))
 
 

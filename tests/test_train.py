@@ -112,7 +112,7 @@ def test_mistakes_get_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "use --split held-out or train" in told
     assert "did you mean 'rmnist'" in refused("--data", "rmnits", *QUICK)
     assert "should end in .safetensors" in refused("--data", "rmnist", *QUICK[:-1], "ctx.pt")
-    monkeypatch.setitem(REGISTRY, "only-a-stream", Stream)
+    monkeypatch.setitem(REGISTRY._known, "only-a-stream", Stream)
     assert "no images apart from its stream" in refused("--data", "only-a-stream", *QUICK)
     assert not Path("deep").exists()
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import pkgutil
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +61,7 @@ def load_data(
     ...
     ValueError: unknown data set 'rmnits': did you mean 'rmnist'? Valid: aircraft, ...
     """
-    cls = _find(name)
+    cls = REGISTRY.find(name)
     given = {**options, **({} if split is None else {"split": split})}
     valid = inspect.signature(cls).parameters
     for key in given:
@@ -74,8 +72,7 @@ def load_data(
 
 def list_data() -> list[DataInfo]:
     """What `load_data` takes, by name, with counts, citation, licence and where to get it."""
-    _import_all()
-    return [about(name, cls) for name, cls in sorted(REGISTRY.items())]
+    return [about(name, cls) for name, cls in REGISTRY.items()]
 
 
 def get_data(name: str, *, root: str | os.PathLike[str] | None = None) -> Path | None:
@@ -87,7 +84,6 @@ def get_data(name: str, *, root: str | os.PathLike[str] | None = None) -> Path |
     from bayestta.data._origins import SOURCES
     from bayestta.data._sources import fetch
 
-    _import_all()
     if name not in REGISTRY and name not in SOURCES:
         raise ValueError(unknown("data set", name, [*REGISTRY, *SOURCES]))
     source = getattr(REGISTRY[name], "source", None) if name in REGISTRY else name
@@ -96,17 +92,4 @@ def get_data(name: str, *, root: str | os.PathLike[str] | None = None) -> Path |
 
 def check_files(name: str, *, root: str | os.PathLike[str] | None = None) -> list[Part]:
     """What a data set needs on disk, and whether it is there; empty for a person's own files."""
-    return _find(name).check(root)
-
-
-def _find(name: str) -> type[Data]:
-    _import_all()
-    if name not in REGISTRY:
-        raise ValueError(unknown("data set", name, REGISTRY))
-    return REGISTRY[name]
-
-
-def _import_all() -> None:
-    """Import the siblings, which register themselves."""
-    for module in pkgutil.iter_modules(__path__):
-        import_module(f"{__name__}.{module.name}")
+    return REGISTRY.find(name).check(root)

@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from bayestta.files import cache_root
+from bayestta.registry import Registry
 
 Index = Sequence[int] | NDArray[np.int64]
 
@@ -210,7 +211,7 @@ def generator(*key: object) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
 
 
-REGISTRY: dict[str, type[Data]] = {}
+REGISTRY: Registry[type[Data]] = Registry("data set", "bayestta.data")
 D = TypeVar("D", bound=type[Data])
 
 
@@ -223,7 +224,7 @@ def register_data(name: str) -> Callable[[D], D]:
         Not taken yet. The class takes its options as keywords, `root` and, where it has splits,
         `split` among them; its docstring has the lines `Citation:`, `Licence:` and `Get:`.
 
-    >>> @register_data("nights")
+    >>> @register_data("example-nights")
     ... class Nights(Data):
     ...     \"""Photographs of the night.
     ...
@@ -235,18 +236,13 @@ def register_data(name: str) -> Callable[[D], D]:
     ...     def __init__(self, *, root=None):
     ...         self.classes, self.domains, self.skipped = ["dark", "bright"], ["may"], []
     >>> from bayestta.data import load_data
-    >>> load_data("nights").classes
+    >>> load_data("example-nights").classes
     ['dark', 'bright']
-    >>> del REGISTRY["nights"]  # for this example only
     """
 
     def register(cls: D) -> D:
-        if name in REGISTRY and REGISTRY[name].__qualname__ != cls.__qualname__:
-            raise ValueError(
-                f"data set {name!r} is already {REGISTRY[name].__qualname__}: choose another name."
-            )
+        REGISTRY.add(name, cls)
         cls.name = name
-        REGISTRY[name] = cls
         return cls
 
     return register

@@ -178,9 +178,6 @@ class CoOpData(Data):
 
 
 def _restore(name: str, state: dict[str, Any]) -> Data:
-    from bayestta.data import list_data
-
-    list_data()  # registers them
     data = REGISTRY[name].__new__(REGISTRY[name])
     vars(data).update(state)
     return data
