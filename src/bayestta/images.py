@@ -21,7 +21,7 @@ EXTENSIONS = frozenset(  # HEIC too, to say that it cannot be read
     + ".pbm .pgm .png .pnm .ppm .tga .tif .tiff .webp".split()  # noqa: SIM905
 )
 MEGA = 10**6
-DECODED = 64 * MEGA  # pixels that are ever held at once: a quarter of a gigabyte as RGB
+DECODED = 64 * MEGA  # pixels that are held at once: 0.6 GB with all copies, as measured
 LARGEST = 1024 * MEGA  # pixels of a file whose format can be decoded at a fraction of its size
 STRIP = 4 * MEGA  # pixels that are converted at once where a conversion needs copies
 
