@@ -32,6 +32,7 @@ from bayestta.data import load_data, stream
 from bayestta.data.folder import Folder
 from bayestta.methods import make_adapter, methods
 from bayestta.models.base import VLM, Preprocess
+from stand_in import seal
 
 SRC = Path(__file__).parents[1] / "src"
 
@@ -82,6 +83,7 @@ def cache(tmp_path: Path) -> Path:
         for part in ("train", "test"):
             np.save(folder / f"{part}_x.npy", rng.integers(0, 256, (24, *shape), dtype=np.uint8))
             np.save(folder / f"{part}_y.npy", (np.arange(24) % 10).astype(np.uint8))
+        seal(folder)
     return tmp_path / "cache"
 
 

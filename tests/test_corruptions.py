@@ -14,6 +14,7 @@ from scipy import ndimage
 from bayestta.data import corruptions as c
 from bayestta.data import load_data, stream
 from bayestta.data.corruptions import LEVELS, corrupt
+from stand_in import save_stand_in
 
 NAMES = c.CIFAR10Corruptions.domain_names
 RANDOM = {"gaussian-noise", "shot-noise", "impulse-noise", "motion-blur", "fog"}
@@ -34,11 +35,10 @@ def images():
 @pytest.fixture(scope="module")
 def root(tmp_path_factory, images):
     folder = tmp_path_factory.mktemp("cache")
-    (folder / "cifar10").mkdir()
     many = np.random.default_rng(1).integers(0, 256, (5010, 32, 32, 3), np.uint8)
     for part, x in (("train", many), ("test", images)):
-        np.save(folder / "cifar10" / f"{part}_x.npy", x)
-        np.save(folder / "cifar10" / f"{part}_y.npy", np.arange(len(x)) % 10)
+        labels = np.arange(len(x)) % 10
+        save_stand_in(folder / "cifar10", **{f"{part}_x": x, f"{part}_y": labels})
     return folder
 
 

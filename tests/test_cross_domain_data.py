@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import pickle
 import re
 
+import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
 from bayestta.cli import app
 from bayestta.data import check_files, list_data, load_data, stream
+from bayestta.data._base import REGISTRY
 from bayestta.models._text import prompts, templates
 from bayestta.models.base import Preprocess
+from stand_in import save_stand_in
 
 # name: split file, and the documented and the released place of an image with the path p
 SETS = {
@@ -120,6 +125,15 @@ BROKEN = {
     "empty": ('{"test": []}', "lists 0 images"),
     "outside": ('{"test": [["../a.jpg", 0, "cat"]]}', r"lists the image \.\./a\.jpg, outside"),
     "root": ('{"test": [["/a.jpg", 0, "cat"]]}', r"lists the image /a\.jpg, outside"),
+    "deep": ("[" * 100_000, r"is not a split file of CoOp \(RecursionError"),
+    "half a label": ('{"test": [["a.jpg", 0.5, "cat"]]}', r"\(str, float, str\), not \(str, int"),
+    "infinite": ('{"test": [["a.jpg", Infinity, "cat"]]}', "TypeError: an entry is"),
+    "truth": ('{"test": [["a.jpg", false, "cat"]]}', "TypeError: an entry is"),
+    "no name": ('{"test": [["a.jpg", 0, {"a": 1}]]}', "TypeError: an entry is"),
+    "a word": ('{"test": "abc"}', "is not a split file of CoOp"),
+    "a number": ('{"test": 5}', "TypeError"),
+    "half a letter": ('{"test": [["\\ud800.jpg", 0, "cat"]]}', "UnicodeEncodeError"),
+    "no text": ("\x00", "is not a split file of CoOp"),
     "a gap": ('{"test": [["a.jpg", 0, "cat"], ["b.jpg", 2, "dog"]]}', "not the labels 0 to 1"),
     "two names": ('{"test": [["a.jpg", 0, "cat"], ["b.jpg", 0, "dog"]]}', "not the labels 0 to 1"),
 }
@@ -135,6 +149,37 @@ def test_broken_split_files(tmp_path, case):
     part = check_files("dtd", root=tmp_path)[0]
     assert (part.path, part.found) == (str(file), False)
     assert "download it again" in part.note
+
+
+def test_a_path_that_is_too_long_is_missing_like_any_other(tmp_path):
+    file = make(tmp_path, "dtd") / "split_zhou_DescribableTextures.json"
+    file.write_text(json.dumps({"test": [["a" * 5000 + ".jpg", 0, "cat"]]}))
+    with pytest.raises(ValueError, match="which is not there"):
+        load_data("dtd", root=tmp_path)
+    assert check_files("dtd", root=tmp_path)[-1].note.startswith("1 of 1 test images are missing")
+
+
+def test_variants_that_are_no_text(tmp_path):
+    (make(tmp_path, "aircraft") / "variants.txt").write_bytes(b"Boeing \xff\xfe")
+    with pytest.raises(ValueError, match=r"variants.txt cannot be read as text .*again"):
+        load_data("aircraft", root=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["pets", "aircraft"])
+def test_sets_of_the_table_go_to_worker_processes(tmp_path, name):
+    make(tmp_path, name)
+    data = load_data(name, root=tmp_path)
+    again = pickle.loads(pickle.dumps(data))
+    assert type(again) is type(data)
+    assert again.classes == data.classes
+    assert again["test"].path(2) == data["test"].path(2)
+
+
+def test_a_set_of_the_table_explains_itself():
+    told = inspect.getdoc(REGISTRY["pets"])
+    assert told.startswith("Oxford Pets: 37 breeds")
+    assert "Citation: O. M. Parkhi" in told
+    assert "Parameters\n----------\nroot\n    The folder" in told
 
 
 def test_wrong_layouts_get_the_path_that_was_expected(tmp_path):
@@ -175,7 +220,8 @@ def test_check_tells_of_every_set(tmp_path):
 
 def test_check_of_names(tmp_path):
     make(tmp_path, "pets")
-    (tmp_path / "mnist").mkdir()
+    pixels, labels = np.zeros((2, 28, 28)), np.arange(2)
+    save_stand_in(tmp_path / "mnist", train_x=pixels, train_y=labels, test_x=pixels, test_y=labels)
     done = invoke("check", "pets", "rmnist", "--root", tmp_path)
     assert done.exit_code == 0
     assert "pets: ready" in done.stdout

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
+import subprocess
+import sys
+import tracemalloc
+import warnings
+import zlib
 from dataclasses import asdict
 from types import SimpleNamespace
 
@@ -25,11 +31,13 @@ from bayestta.data import (
     stream,
 )
 from bayestta.data._base import REGISTRY, permutation
-from bayestta.data._stream import arrange
+from bayestta.data._orders import arrange
+from bayestta.data._stream import sizes
 from bayestta.data.cifar10_light import scale_amplitude, scale_pixels
-from bayestta.images import read_image
+from bayestta.images import read_image, to_rgb
 from bayestta.models._text import templates
 from bayestta.models.base import Preprocess
+from stand_in import seal
 
 SIZES = {"mnist": (60000, 10000, (28, 28)), "cifar10": (50000, 10000, (32, 32, 3))}
 
@@ -48,7 +56,8 @@ def root(tmp_path_factory):
             else:
                 x[-5000:] = 7
             x.flush()
-            np.save(folder / name / f"{part}_y.npy", np.arange(n) % 10)
+            np.save(folder / name / f"{part}_y.npy", (np.arange(n) % 10).astype(np.uint8))
+        seal(folder / name)
     return folder
 
 
@@ -107,8 +116,8 @@ def test_get_data_knows_the_source(root):
 
 
 def test_register_refuses_a_taken_name(monkeypatch):
-    monkeypatch.setitem(REGISTRY, "mine", REGISTRY["rmnist"])
-    with pytest.raises(ValueError, match="'mine' is already RMNIST"):
+    monkeypatch.setitem(REGISTRY._known, "mine", REGISTRY["rmnist"])
+    with pytest.raises(ValueError, match="data set 'mine' is registered twice, by RMNIST and Mine"):
         register_data("mine")(type("Mine", (Data,), {}))
 
 
@@ -318,6 +327,75 @@ def test_correlated_makes_runs_of_one_class(root):
     assert runs["correlated"] <= 100
 
 
+def test_sorted_is_one_class_after_the_other(root):
+    data = load_data("rmnist", root=root)
+    for domain in ("0", "80"):
+        index = seen(data, domain, order="sorted", seed=1, limit=200)
+        labels = data[domain].labels(index).tolist()
+        assert labels == sorted(labels)
+        assert set(labels) == set(range(10))
+        assert set(index) == set(seen(data, domain, seed=1, limit=200))
+    assert seen(data, "0", order="sorted", seed=2, limit=200) != index
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.9, 1.0])
+def test_skewed_has_one_class_of_the_share_in_every_domain(root, share):
+    data = load_data("cifar10-light", root=root)
+    order, mains = f"skewed:{share}", set()
+    for domain in data.domains:
+        index = arrange(data[domain], domain, order, 1, 300)
+        assert len(index) == len(set(index.tolist())) == 300
+        counts = np.bincount(data[domain].labels(index), minlength=10)
+        main = int(np.abs(counts / 300 - share).argmin())
+        assert counts[main] == round(300 * share)
+        assert share == 1 or (np.delete(counts, main) > 0).sum() >= 6
+        mains.add(main)
+        halves = [np.mean(data[domain].labels(part).numpy() == main) for part in np.split(index, 2)]
+        assert np.abs(np.subtract(halves, share)).max() < 0.1  # mixed, not in a row
+        assert not np.array_equal(index, arrange(data[domain], domain, order, 2, 300))
+    assert len(mains) > 1  # each domain draws its own
+    assert seen(data, "1.00", order=order, seed=1, limit=300, domains=["1.00"]) == (
+        arrange(data["1.00"], "1.00", order, 1, 300).tolist()
+    )
+
+
+def test_skewed_keeps_the_share_where_images_run_out(root):
+    data = load_data("cifar10-light", root=root)
+    index = arrange(data["1.00"], "1.00", "skewed:0.9", 1)  # 1,000 images per class
+    counts = np.sort(np.bincount(data["1.00"].labels(index)))
+    assert (len(index), counts[-1]) == (1111, 1000)
+    assert sizes(data, None, "skewed:0.9", 1) == dict.fromkeys(data.domains, 1111)
+    assert sizes(data, 300, "skewed:0.9", 1) == dict.fromkeys(data.domains, 300)
+    few = arrange(data["1.00"], "1.00", "skewed:0.05", 1)  # and too few of the others
+    assert (len(few), np.bincount(data["1.00"].labels(few)).min()) == (9473, 474)
+
+
+def test_all_images_of_a_level_stream_within_memory(root):
+    data = load_data("cifar10-light", root=root)
+    count = 0
+    tracemalloc.start()
+    for batch in stream(data, Pixels(), domains=["0.25", "1.75"], seed=1):
+        count += len(batch.x)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 20_000
+    assert peak < 10e6  # bytes; the images of one level have 30 million
+
+
+def test_rmnist_turns_every_image_to_every_angle(root):
+    data = load_data("rmnist", root=root, turn="all")
+    assert [len(data[domain]) for domain in data.domains] == [10_000] * 9
+    for domain in ("0", "50"):
+        assert seen(data, domain, order="given", limit=3) == [0, 1, 2]
+        assert sorted(seen(data, domain, domains=[domain])) == list(range(10_000))
+    raw = np.load(root / "mnist" / "test_x.npy", mmap_mode="r")[:3]
+    turned = data["50"].pixels(range(3))[..., 0].numpy()
+    assert np.array_equal(turned, data.change("50", raw))
+    assert pickle.loads(pickle.dumps(data)).turn == "all"
+    with pytest.raises(ValueError, match="turn of rmnist 'al': did you mean 'all'"):
+        load_data("rmnist", root=root, turn="al")
+
+
 def test_both_paths_of_a_real_preprocess_agree(root):
     data = load_data("cifar10-blur", root=root, split="test")
     fast, options = Preprocess(64), {"limit": 20, "domains": ["1.00", "1.50"]}
@@ -338,6 +416,15 @@ def test_both_paths_of_a_real_preprocess_agree(root):
         ({"views": 0}, "views is 0"),
         ({"workers": -1}, "workers is -1: it must be at least 0"),
         ({"order": "shufled"}, "'shufled': did you mean 'shuffled'"),
+        (
+            {"order": "skewed:1.5"},
+            "'skewed:1.5' has the share '1.5': give a number above 0",
+        ),
+        ({"order": "skewed:0"}, "has the share '0'"),
+        ({"order": "skewed:nan"}, "has the share 'nan'"),
+        ({"order": "skewed:most"}, "has the share 'most'.* as in skewed:0.9"),
+        ({"order": "skewed"}, "order 'skewed' has no share"),
+        ({"order": "sorted:2"}, "unknown order 'sorted:2': did you mean 'sorted'"),
         ({"augment": "augmux"}, "did you mean 'augmix'"),
         ({"domains": ["21"]}, "unknown domain of rmnist '21': did you mean"),
     ],
@@ -456,7 +543,7 @@ def test_deep_images_are_scaled_not_clipped(tmp_path):
         read_image(tmp_path / "nan.tif")
 
 
-def test_what_cannot_be_decoded_says_why(picture, tmp_path, monkeypatch):
+def test_what_cannot_be_decoded_says_why(picture, tmp_path):
     picture.save(tmp_path / "whole.jpg")
     (tmp_path / "cut.jpg").write_bytes((tmp_path / "whole.jpg").read_bytes()[:-300])
     (tmp_path / "text.png").write_text("hello")
@@ -477,13 +564,98 @@ def test_what_cannot_be_decoded_says_why(picture, tmp_path, monkeypatch):
     for name, reason in reasons.items():
         with pytest.raises(ImageError, match=f"(?i){name}: .*{reason}"):
             read_image(tmp_path / name)
-    monkeypatch.setattr(
-        Image, "MAX_IMAGE_PIXELS", 500
-    )  # the picture has 800, an error starts at 1000
-    assert read_image(tmp_path / "whole.jpg").size == (40, 20)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 300)
-    with pytest.raises(ImageError, match="too large to decode safely"):
-        read_image(tmp_path / "whole.jpg")
+
+
+def blank_png(path, width, height):
+    """A grey PNG of any size, of a few kilobytes, that never was in memory."""
+
+    def chunk(kind, content):
+        body = kind + content
+        return struct.pack(">I", len(content)) + body + struct.pack(">I", zlib.crc32(body))
+
+    rows, packer = bytes(1 + width), zlib.compressobj(9)
+    data = b"".join(packer.compress(rows) for _ in range(height)) + packer.flush()
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    )
+
+
+BOMB = """
+import resource, sys, warnings
+from bayestta.images import ImageError, read_image
+warnings.simplefilter("error")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    read_image(sys.argv[1])
+except ImageError as error:
+    print(error)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def test_a_png_of_169_million_pixels_is_refused_before_it_takes_memory(tmp_path):
+    blank_png(tmp_path / "bomb.png", 13000, 13000)
+    assert (tmp_path / "bomb.png").stat().st_size < 500_000
+    command = [sys.executable, "-c", BOMB, str(tmp_path / "bomb.png")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    said, megabytes = done.stdout.splitlines()
+    assert said.endswith(
+        "bomb.png: has 13000 x 13000 = 169 million pixels, and of a PNG file at most 64 million "
+        "are decoded: make it smaller, or cut it into parts"
+    )
+    assert int(megabytes) < 100
+    assert done.stderr == ""
+
+
+def test_a_folder_sorted_by_time_looks_at_large_images_without_a_warning(tmp_path):
+    blank_png(tmp_path / "bomb.png", 13000, 13000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data = load_data("folder", root=tmp_path, classes=["a", "b"], sort="time")
+        with pytest.raises(ValueError, match=r"none of the 1 images .*169 million pixels"):
+            list(stream(data, plain))
+
+
+def test_large_images_are_decoded_at_a_fraction_of_their_size(picture, tmp_path, monkeypatch):
+    large = picture.resize((400, 200), Image.Resampling.NEAREST)
+    for name, options in {
+        "a.jpg": {"quality": 95},
+        "a.jp2": {},
+        "slow.jpg": {"progressive": True},
+        "a.png": {},
+        "a.webp": {},
+    }.items():
+        large.save(tmp_path / name, **options)
+    whole = read_image(tmp_path / "a.jpg")
+    for budget, size in ((80_000, (400, 200)), (79_999, (200, 100)), (5_000, (100, 50))):
+        monkeypatch.setattr("bayestta.images.DECODED", budget)
+        for name in ("a.jpg", "a.jp2"):
+            image = read_image(tmp_path / name)
+            assert image.size == size
+            near(image, (size[0] // 8, size[1] // 2), RED, 4)
+            near(image, (size[0] * 7 // 8, size[1] // 2), GREEN, 4)
+    assert whole.size == (400, 200)
+    monkeypatch.setattr("bayestta.images.DECODED", 79_999)
+    for name, kind in (("slow.jpg", "progressive JPEG"), ("a.png", "PNG"), ("a.webp", "WEBP")):
+        with pytest.raises(ImageError, match=f"400 x 200 = .*of a {kind} file"):
+            read_image(tmp_path / name)
+    monkeypatch.setattr("bayestta.images.LARGEST", 79_999)
+    with pytest.raises(ImageError, match="of a JPEG file"):
+        read_image(tmp_path / "a.jpg")
+
+
+def test_conversions_by_strips_are_those_of_the_whole(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    soft = Image.fromarray(rng.integers(0, 256, (30, 20, 4), np.uint8))
+    deep = Image.fromarray(rng.integers(0, 65536, (30, 20), np.uint16))
+    whole = [np.asarray(to_rgb(image)) for image in (soft, deep)]
+    white = Image.new("RGBA", soft.size, "white")
+    expected = Image.alpha_composite(white, soft).convert("RGB")
+    assert np.array_equal(whole[0], np.asarray(expected))
+    monkeypatch.setattr("bayestta.images.STRIP", 140)
+    for image, same in zip((soft, deep), whole, strict=True):
+        assert np.array_equal(np.asarray(to_rgb(image)), same)
 
 
 # --- folders ---
@@ -531,8 +703,9 @@ def test_unlabelled_folder(tmp_path):
     data = load_data("folder", root=tmp_path, classes=tmp_path / "names.txt")
     assert data.classes == ["cat", "dog"]
     assert {d: len(data[d]) for d in data.domains} == {"stream": 1, "day2": 1, "day10": 2}
-    with pytest.raises(ValueError, match="order 'correlated' sorts by label"):
-        stream(data, plain, order="correlated")
+    for order in ("correlated", "sorted", "skewed:0.5"):
+        with pytest.raises(ValueError, match=f"order '{order}' goes by label"):
+            stream(data, plain, order=order)
 
 
 def test_time_order(tmp_path):
@@ -587,7 +760,7 @@ def test_folders_that_do_not_fit(tmp_path):
         ({"root": tmp_path / "bare", "classes": ["a", "b"]}, "bare has no images"),
         ({"root": tmp_path / "photos", "classes": ["a"]}, "at least 2"),
         ({"root": tmp_path / "photos", "classes": ["a", "a"]}, "more than once"),
-        ({"root": tmp_path / "photos", "classes": tmp_path / "no.txt"}, "one name a line"),
+        ({"root": tmp_path / "photos", "classes": tmp_path / "no.txt"}, "one name per line"),
         (
             {"root": tmp_path / "photos", "classes": ["a", "b"], "sort": "tim"},
             "did you mean 'time'",
@@ -605,3 +778,91 @@ def test_linked_folders_are_followed_once(tmp_path):
     (tmp_path / "all" / "d" / "loop").symlink_to(tmp_path / "all")
     data = load_data("folder", root=tmp_path / "all", classes=["a", "b"])
     assert len(data["d"]) == 1
+
+
+def names_of(data):
+    found = {d: [os.path.relpath(path, data.root) for path in data[d].paths] for d in data.domains}
+    return {domain: sorted(paths) for domain, paths in found.items()}
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_a_link_to_its_own_folder_repeats_no_image(tmp_path, flat):
+    fill(tmp_path / "photos", ["0.png", "1.png"])
+    fill(tmp_path / "photos" / "day", ["2.png"])
+    (tmp_path / "photos" / "again").symlink_to(tmp_path / "photos")
+    (tmp_path / "photos" / "day" / "here").symlink_to(".")
+    (tmp_path / "photos" / "up").symlink_to("..")
+    data = load_data("folder", root=tmp_path / "photos", classes=["a", "b"], flat=flat)
+    assert [path for paths in names_of(data).values() for path in paths] == [
+        "0.png",
+        "1.png",
+        "day/2.png",
+    ]
+    assert data.skipped == []
+
+
+def test_an_image_stays_at_its_own_place_whatever_links_come_first(tmp_path):
+    fill(tmp_path / "z", ["0.png", "1.png"])
+    (tmp_path / "a").symlink_to(tmp_path / "z")
+    (tmp_path / "0.png").symlink_to(tmp_path / "z" / "0.png")
+    fill(tmp_path.parent / "store", ["5.png"])
+    (tmp_path / "5.png").symlink_to(tmp_path.parent / "store" / "5.png")
+    data = load_data("folder", root=tmp_path, classes=["a", "b"])
+    assert names_of(data) == {"stream": ["5.png"], "z": ["z/0.png", "z/1.png"]}
+    assert data.skipped == [
+        f"{tmp_path / 'a'}: is a link to {tmp_path / 'z'}, which is read already",
+        f"{tmp_path / '0.png'}: is the same file as {tmp_path / 'z' / '0.png'}",
+    ]
+
+
+def test_links_among_labelled_folders(tmp_path):
+    pool = tmp_path / "photos" / "pool"  # images here lie in no class folder
+    fill(pool, ["0.png", "1.png", "2.png"])
+    for domain, kind, name in (("1", "cat", "0.png"), ("1", "dog", "1.png"), ("2", "cat", "2.png")):
+        folder = tmp_path / "photos" / domain / kind
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to(pool / name)
+    root = tmp_path / "photos"
+    (root / "2" / "dog").symlink_to(root / "1" / "dog")
+    (root / "0").symlink_to(root / "1")
+    (root / "loop").symlink_to(root)
+    data = load_data("folder", root=root)
+    assert data.classes == ["cat", "dog"]
+    assert names_of(data) == {"1": ["1/cat/0.png", "1/dog/1.png"], "2": ["2/cat/2.png"], "pool": []}
+    said = [line for line in data.skipped if "read already" in line]
+    assert said == [
+        f"{root / '0' / 'cat'}: is a link to {root / '1' / 'cat'}, which is read already",
+        f"{root / '0' / 'dog'}: is a link to {root / '1' / 'dog'}, which is read already",
+        f"{root / '2' / 'dog'}: is a link to {root / '1' / 'dog'}, which is read already",
+    ]
+
+
+def test_names_that_are_not_utf8_pass_through_folders(tmp_path):
+    for kind in ("cat", "dog"):
+        fill(tmp_path / "photos" / "day" / kind, ["0.png"])
+    root = os.fsencode(tmp_path / "photos")
+    os.rename(root + b"/day/cat/0.png", root + b"/day/cat/caf\xe9.png")
+    os.rename(root + b"/day", root + b"/ann\xe9e")
+    data = load_data("folder", root=tmp_path / "photos")
+    (batch,) = stream(data, plain, seed=1)
+    assert os.fsencode(batch.domain) == b"ann\xe9e"
+    paths = {os.fsencode(data[batch.domain].path(i)) for i in batch.index.tolist()}
+    assert paths == {root + b"/ann\xe9e/cat/caf\xe9.png", root + b"/ann\xe9e/dog/0.png"}
+    os.rename(root + b"/ann\xe9e/dog", root + b"/ann\xe9e/ch\xe9vre")
+    with pytest.raises(ValueError, match=r"class name 'ch.udce9vre' is not text in UTF-8"):
+        load_data("folder", root=tmp_path / "photos")
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    fill(tmp_path / "open", ["0.png"])
+    fill(tmp_path / "shut", ["1.png"])
+    scan = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("shut"):
+            raise PermissionError(13, "Permission denied")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    data = load_data("folder", root=tmp_path, classes=["a", "b"])
+    assert data.skipped == [f"{tmp_path / 'shut'}: cannot be read (Permission denied)"]

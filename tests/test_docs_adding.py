@@ -45,7 +45,7 @@ def page(tmp_path_factory: pytest.TempPathFactory):
     yield names
     for name in set(adapter._REGISTRY) - set(known):
         del adapter._REGISTRY[name]
-    del base.REGISTRY["patches"]
+    del base.REGISTRY._known["patches"]
 
 
 @pytest.fixture(scope="module", params=list(contract.TOWERS))

@@ -17,6 +17,7 @@ from bayestta.methods import make_adapter, methods
 from bayestta.models._feature_file import read_features
 from bayestta.models.base import load_model
 from feature_file import feature_file, feature_run
+from stand_in import save_stand_in
 
 LIMIT = 6
 
@@ -24,14 +25,10 @@ LIMIT = 6
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """MNIST's test images, cut down to the first 90 by a cache of its own."""
-    import numpy as np
-
     from bayestta.data._sources import arrays
 
     root, path = tmp_path_factory.mktemp("small"), tmp_path_factory.mktemp("f") / "f.safetensors"
-    (root / "mnist").mkdir()
-    for key, value in arrays("mnist").items():
-        np.save(root / "mnist" / f"{key}.npy", value[:90])
+    save_stand_in(root / "mnist", **{k: value[:90] for k, value in arrays("mnist").items()})
     words = f"features --data rmnist --model mini-vit --root {root} -b 7 --out {path}"
     done = CliRunner().invoke(app, words.split())
     assert done.exit_code == 0, done.output

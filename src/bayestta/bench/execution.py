@@ -88,7 +88,7 @@ def execute(
     }
     batches = stream(data, model.preprocess, order=run.order, rounds=run.rounds, **options)
     if begin is not None:
-        begin(run.rounds * sum(sizes(data, run.limit).values()))
+        begin(run.rounds * sum(sizes(data, run.limit, run.order, run.seed).values()))
     visited: dict[str, None] = {}
 
     watch = None
@@ -183,8 +183,8 @@ def _check_pair(model: VLM, data: Data) -> None:
 def _cache(run: Run, gigabytes: float) -> Any:
     if gigabytes <= 0:
         return None
-    from bayestta.data._sources import cache_root
     from bayestta.data._tensors import TensorCache
+    from bayestta.files import cache_root
 
     told = [run.data, run.root, run.split, run.options]
     identity = json.dumps(told, sort_keys=True, default=str)

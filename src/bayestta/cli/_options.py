@@ -41,10 +41,8 @@ def parse_settings(method: str, pairs: Iterable[str]) -> dict[str, Any]:
 
 def parse_options(data: str, pairs: Iterable[str]) -> dict[str, Any]:
     """The values of `--option`, of the types that the data set takes."""
-    from bayestta.data import list_data
     from bayestta.data._base import REGISTRY
 
-    list_data()  # registers them
     own = {**inspect.signature(REGISTRY[data]).parameters}
     schema = {key: value for key, value in own.items() if key not in ("root", "split")}
     return _parse("--option", pairs, schema, f"option of {data}", "sort=time")

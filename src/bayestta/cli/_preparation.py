@@ -81,17 +81,28 @@ def check_device(device: str, precision: str) -> None:
         raise ValueError(f"device {device!r} cannot be used ({first}): use --device cpu.") from None
 
 
-def fetch_data(screen: Screen, name: str, root: Path | None = None) -> Path | None:
-    """Get the files of a data set, saying so while it lasts; None where there is nothing to get."""
+def fetch_data(
+    screen: Screen, name: str, root: Path | None = None, *, verify: bool = False
+) -> Path | None:
+    """Get the files of a data set, saying so while it lasts; None where there is nothing to get.
+
+    With `verify`, files that are there are checked, and fetched again where they are damaged.
+    """
     from bayestta.data import get_data, list_data
     from bayestta.data._base import REGISTRY
-    from bayestta.data._sources import SOURCES, cache_root
+    from bayestta.data._origins import SOURCES
+    from bayestta.files import cache_root
 
     list_data()  # registers them
     source = getattr(REGISTRY[name], "source", None) if name in REGISTRY else name
-    if source not in SOURCES or (folder := cache_root(root) / source).exists():
+    if source not in SOURCES:
         return get_data(name, root=root)
-    with screen.wait(f"Downloading {source} into {folder}: once, up to a few minutes …"):
+    folder = cache_root(root) / source
+    there = folder.exists()
+    if there and not verify:  # load_data verifies what it reads
+        return folder
+    said = f"Downloading {source} into {folder}: once, up to a few minutes …"
+    with screen.wait(f"Verifying {source} in {folder} …" if there else said):
         return get_data(name, root=root)
 
 

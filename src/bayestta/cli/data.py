@@ -49,7 +49,7 @@ def get(
     """Download, verify and cache data sets, unless they are there."""
     show = screen(ctx, quiet)
     for name in names:
-        folder = jobs.fetch_data(show, name, root)
+        folder = jobs.fetch_data(show, name, root, verify=True)
         if folder is None:
             _by_hand(name, root)
         show.say(f"{name}: nothing to get" if folder is None else f"{name}: {folder}")
@@ -86,7 +86,7 @@ def check(
     The exit code is 1 where sets were named and one of them is not there.
     """
     from bayestta.data import list_data
-    from bayestta.data._sources import cache_root
+    from bayestta.files import cache_root
 
     show, infos = screen(ctx, quiet), {info.name: info for info in list_data()}
     for name in names or ():

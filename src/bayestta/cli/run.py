@@ -39,7 +39,11 @@ def run(
         Path | None, typer.Option("--out", "-o", help="Where the result goes, as JSON.")
     ] = None,
     order: Annotated[
-        str, typer.Option("--order", help="Of the stream: time, shuffled, correlated or given.")
+        str,
+        typer.Option(
+            "--order",
+            help="Order of the images: time, shuffled, correlated, sorted, skewed:SHARE or given.",
+        ),
     ] = "time",
     split: jobs.Split = None,
     templates: jobs.Templates = "data",
@@ -108,7 +112,7 @@ def run(
         vlm = jobs.open_model(show, model, device=device, precision=precision)
         source = jobs.open_data(show, data, root=root, split=split, options=options)
         title = f"{method} with {vlm.name} on {source.name}"
-        with Bars(show, title, sizes(source, limit)) as bars:
+        with Bars(show, title, sizes(source, limit, order, seed)) as bars:
             follow = bars.follow(method)
 
             def progress(step: Step) -> None:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import inspect
 import os
-import pkgutil
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from bayestta.data._about import DataInfo, about
 from bayestta.data._base import (
     REGISTRY,
     Batch,
     Data,
-    DataInfo,
     Dataset,
     Part,
-    about,
     check_split,
     register_data,
 )
@@ -64,7 +61,7 @@ def load_data(
     ...
     ValueError: unknown data set 'rmnits': did you mean 'rmnist'? Valid: aircraft, ...
     """
-    cls = _find(name)
+    cls = REGISTRY.find(name)
     given = {**options, **({} if split is None else {"split": split})}
     valid = inspect.signature(cls).parameters
     for key in given:
@@ -75,37 +72,24 @@ def load_data(
 
 def list_data() -> list[DataInfo]:
     """What `load_data` takes, by name, with counts, citation, licence and where to get it."""
-    _walk()
-    return [about(name, cls) for name, cls in sorted(REGISTRY.items())]
+    return [about(name, cls) for name, cls in REGISTRY.items()]
 
 
 def get_data(name: str, *, root: str | os.PathLike[str] | None = None) -> Path | None:
     """Fetch the files of a data set (`rmnist`) or of a source (`mnist`) and return their folder.
 
-    None means that the set needs no download.
+    Files that are there are verified, and fetched again where they are damaged. None means that
+    the set needs no download.
     """
-    from bayestta.data import _sources as sources
+    from bayestta.data._origins import SOURCES
+    from bayestta.data._sources import fetch
 
-    _walk()
-    if name not in REGISTRY and name not in sources.SOURCES:
-        raise ValueError(unknown("data set", name, [*REGISTRY, *sources.SOURCES]))
+    if name not in REGISTRY and name not in SOURCES:
+        raise ValueError(unknown("data set", name, [*REGISTRY, *SOURCES]))
     source = getattr(REGISTRY[name], "source", None) if name in REGISTRY else name
-    return None if source is None else sources.fetch(source, root)
+    return None if source is None else fetch(source, root)
 
 
 def check_files(name: str, *, root: str | os.PathLike[str] | None = None) -> list[Part]:
     """What a data set needs on disk, and whether it is there; empty for a person's own files."""
-    return _find(name).check(root)
-
-
-def _find(name: str) -> type[Data]:
-    _walk()
-    if name not in REGISTRY:
-        raise ValueError(unknown("data set", name, REGISTRY))
-    return REGISTRY[name]
-
-
-def _walk() -> None:
-    """Import the siblings, which register themselves."""
-    for module in pkgutil.iter_modules(__path__):
-        import_module(f"{__name__}.{module.name}")
+    return REGISTRY.find(name).check(root)

@@ -66,7 +66,7 @@ class ArrayDomain(Dataset):
 
 
 class ArrayData(Data):
-    """Arrays of one source, a split of them, and one change a domain.
+    """Arrays of one source, a split of them, and one change per domain.
 
     Parameters
     ----------
@@ -96,7 +96,9 @@ class ArrayData(Data):
         self._load()
 
     def _load(self) -> None:
-        found = sources.arrays(self.source, self.root)
+        files = {"test" if part == "test" else "train" for part in SPLITS[self.split]}
+        keys = [f"{file}_{axis}" for file in files for axis in "xy"]
+        found = sources.arrays(self.source, self.root, keys)
 
         def part(name: str, axis: str) -> Pixels:
             if name == "test":

@@ -1,10 +1,9 @@
-"""What a data set is: an ordered family of domains, each a sequence of images, and the registry."""
+"""What a data set is: an ordered family of domains, each a sequence of images."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
@@ -14,21 +13,43 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from bayestta.files import cache_root
+from bayestta.registry import Registry
+
 Index = Sequence[int] | NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """A step of a stream; only the runner looks at `y` and `domain`.
+    """One step of a stream: images, and what is known of them.
 
-    With more than one view, `x` is a `bayestta.data._views.Views`: that shape, made slice by slice.
+    Only the runner looks at `y` and `domain`; an adapter is handed `x`.
+
+    Parameters
+    ----------
+    x
+        (B,C,H,W), ready for the model. With more than one view (B,V,C,H,W), as an object that makes
+        the views of `x[i:j]` when they are asked for, and has the first of each as `x.plain`.
+    y
+        (B,) numbers of classes, None where nobody knows.
+    domain
+        The domain that the images are of.
+    index
+        (B,) positions of the images in `data[domain]`.
+    round
+        How often the stream has come to the first domain.
+
+    >>> import torch
+    >>> batch = Batch(torch.zeros(2, 3, 8, 8), torch.tensor([0, 1]), "may", torch.tensor([5, 3]))
+    >>> len(batch.x), batch.domain, batch.round
+    (2, 'may', 1)
     """
 
-    x: Tensor  # (B,C,H,W), or (B,V,C,H,W) lazily
-    y: Tensor | None  # (B,), None where nobody knows
+    x: Tensor  # (B,C,H,W) or (B,V,C,H,W)
+    y: Tensor | None  # (B,)
     domain: str
-    index: Tensor  # (B,) positions in data[domain]
-    round: int = 1  # how often the stream has come to the first domain
+    index: Tensor  # (B,)
+    round: int = 1
 
 
 class Dataset:
@@ -83,7 +104,44 @@ def missing(name: str, path: object) -> str:
 
 
 class Data:
-    """An ordered family of domains over one list of classes."""
+    """An ordered family of domains over one list of classes: what `stream` walks through.
+
+    A subclass sets the attributes and answers `data[domain]` with a `Dataset`.
+
+    Parameters
+    ----------
+    name
+        What results call it.
+    classes
+        The class names, in the order of the labels' numbers.
+    templates
+        Prompts with a place {} for the class name.
+    domains
+        Their names, in the order of time.
+    labelled
+        Whether images have labels.
+    split
+        Which images of the set these are.
+    contains
+        "source/split" of all of them, so that `check_split` can refuse a model that knows them.
+    skipped
+        "path: reason" of the images that `stream` could not decode.
+
+    >>> class Night(Dataset):
+    ...     def __len__(self):
+    ...         return 4
+    ...
+    ...     def __getitem__(self, i):
+    ...         return Image.new("RGB", (8, 8), (60 * i, 0, 0)), i % 2
+    >>> class Nights(Data):
+    ...     name, classes, templates = "nights", ["dark", "bright"], ["a {} photo."]
+    ...     domains, skipped = ["may", "june"], []
+    ...
+    ...     def __getitem__(self, domain):
+    ...         return Night()
+    >>> [len(Nights()[domain]) for domain in Nights().domains]
+    [4, 4]
+    """
 
     # Known before any file is read; empty where the user's files decide.
     class_names: ClassVar[tuple[str, ...]] = ()
@@ -105,15 +163,17 @@ class Data:
     @classmethod
     def check(cls, root: str | os.PathLike[str] | None = None) -> list[Part]:
         """What the set needs on disk and whether it is there; empty for a person's own files."""
-        from bayestta.data._sources import cache_root
+        from bayestta.data._sources import damage
 
         source = getattr(cls, "source", None)
         if source is None:
             return []
         folder = cache_root(root) / source
-        cached = folder.is_dir()
-        note = "cached" if cached else f"not cached: `bayestta data get {cls.name}` fetches it"
-        return [Part(str(folder), cached, note)]
+        if not folder.is_dir():
+            note = f"not cached: `bayestta data get {cls.name}` fetches it"
+            return [Part(str(folder), False, note)]
+        wrong = damage(source, root)
+        return [Part(str(folder), wrong is None, wrong or "cached")]
 
 
 class Trained(Protocol):
@@ -147,62 +207,42 @@ def permutation(n: int, *key: object) -> NDArray[np.int64]:
 
 def generator(*key: object) -> np.random.Generator:
     """Random numbers that the key alone decides."""
-    digest = hashlib.sha256("/".join(map(str, key)).encode()).digest()
+    digest = hashlib.sha256("/".join(map(str, key)).encode("utf-8", "surrogatepass")).digest()
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
 
 
-@dataclass(frozen=True)
-class DataInfo:
-    """What `bayestta list data` says of a set; counts are None where the user's files decide."""
-
-    name: str
-    title: str
-    domains: int | None
-    classes: int | None
-    citation: str
-    licence: str
-    get: str
-
-
-REGISTRY: dict[str, type[Data]] = {}
+REGISTRY: Registry[type[Data]] = Registry("data set", "bayestta.data")
 D = TypeVar("D", bound=type[Data])
 
 
 def register_data(name: str) -> Callable[[D], D]:
-    """Make `load_data(name)` build the class; its docstring has `Citation:`, `Licence:`, `Get:`.
+    """Make `load_data(name)` build the class that is decorated.
 
-    The class takes its options as keywords, `root` and, where it has splits, `split` among them.
+    Parameters
+    ----------
+    name
+        Not taken yet. The class takes its options as keywords, `root` and, where it has splits,
+        `split` among them; its docstring has the lines `Citation:`, `Licence:` and `Get:`.
+
+    >>> @register_data("example-nights")
+    ... class Nights(Data):
+    ...     \"""Photographs of the night.
+    ...
+    ...     Citation: none
+    ...     Licence: CC0
+    ...     Get: nothing to get
+    ...     \"""
+    ...
+    ...     def __init__(self, *, root=None):
+    ...         self.classes, self.domains, self.skipped = ["dark", "bright"], ["may"], []
+    >>> from bayestta.data import load_data
+    >>> load_data("example-nights").classes
+    ['dark', 'bright']
     """
 
     def register(cls: D) -> D:
-        if name in REGISTRY and REGISTRY[name].__qualname__ != cls.__qualname__:
-            raise ValueError(
-                f"data set {name!r} is already {REGISTRY[name].__qualname__}: choose another name."
-            )
+        REGISTRY.add(name, cls)
         cls.name = name
-        REGISTRY[name] = cls
         return cls
 
     return register
-
-
-def about(name: str, cls: type[Data]) -> DataInfo:
-    """Read a data set's docstring."""
-    text = cls.__doc__ or ""
-
-    def field(key: str) -> str:
-        found = re.search(rf"^\s*{key}: (.+?)(?=^\s*$|^\s*[A-Z]\w+: |\Z)", text, re.S | re.M)
-        if found is None:
-            raise ValueError(
-                f"data set {name!r} has no line '{key}: ...' in its docstring: add it."
-            )
-        return " ".join(found[1].split())
-
-    title = " ".join(text.split("\n\n")[0].split())
-    domains, classes = (
-        len(cls.domain_names) or None,
-        len(cls.class_names) or cls.class_count or None,
-    )
-    return DataInfo(
-        name, title, domains, classes, field("Citation"), field("Licence"), field("Get")
-    )

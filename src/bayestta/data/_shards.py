@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bayestta.data.folder import natural
+from bayestta.data._walk import natural
 from bayestta.images import EXTENSIONS
 
 LARGEST = 1 << 20  # bytes of a .cls or .json: labels are small, and all are read at the start
+LARGEST_IMAGE = 1 << 29  # bytes: an image is read as a whole
+BLOCK = 512  # bytes, of which tar files are made
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
@@ -53,7 +55,8 @@ class Sample:
             label = int(label) if re.fullmatch(r"[0-9]{1,9}", label) else label
         label = (label.strip() or None) if isinstance(label, str) else label
         if label is not None and (isinstance(label, bool) or not isinstance(label, (str, int))):
-            raise ValueError(f"its label {str(label)[:40]!r} is neither a name nor a whole number")
+            kind = type(label).__name__  # showing it may take as many levels as it has
+            raise ValueError(f"its label is a {kind}, neither a name nor a whole number")
         return label, table
 
 
@@ -100,6 +103,8 @@ def index_shard(path: Path, number: int) -> list[Sample]:
     try:
         with tarfile.open(path, "r:") as shard:
             for member in shard:
+                if member.size < 0:  # forged: the next member would be looked for further back
+                    raise tarfile.ReadError(f"a member of {member.size} bytes")
                 if not member.isreg() or member.issparse():
                     continue
                 folder, name = os.path.split(member.name)
@@ -114,6 +119,10 @@ def index_shard(path: Path, number: int) -> list[Sample]:
                 if kind in sample.images or kind in sample.texts:
                     sample.wrong = f"has two members .{kind}"
                 elif f".{kind.rpartition('.')[2]}" in EXTENSIONS:
+                    if member.size > LARGEST_IMAGE:
+                        limit = f"{LARGEST_IMAGE} at most"
+                        sample.wrong = f"its .{kind} has {member.size} bytes, {limit}"
+                        continue
                     sample.images[kind] = member.offset_data, member.size
                 elif kind in ("cls", "json"):
                     if member.size > LARGEST:
@@ -122,12 +131,29 @@ def index_shard(path: Path, number: int) -> list[Sample]:
                     content = shard.extractfile(member)
                     sample.texts[kind] = b"" if content is None else content.read()
             end = shard.offset
-        with open(path, "rb") as file:  # tarfile takes a damaged header for the end
-            file.seek(end)
-            if file.read(512).strip(b"\0"):
-                raise tarfile.ReadError(f"damaged at byte {end}")
-    except (tarfile.TarError, OSError) as error:
+        _check_end(path, end)
+    except (tarfile.TarError, OSError, ValueError, ArithmeticError) as error:
         raise ValueError(
             f"{path} cannot be read as a plain tar file ({error}): decompress it, or get it again."
         ) from error
     return found
+
+
+def _check_end(path: Path, end: int) -> None:
+    """Raise where a tar file does not end in zeros from `end` on, as every whole one does.
+
+    `tarfile` takes a damaged header for the end, and so it does a file that was cut between two
+    members, or a second archive that was appended: samples would be lost without a word.
+    """
+    with open(path, "rb") as file:
+        file.seek(end)
+        block = file.read(BLOCK)
+        if block.strip(b"\0"):
+            raise tarfile.ReadError(f"damaged at byte {end}")
+        if len(block) < BLOCK:
+            raise tarfile.ReadError(f"cut at byte {end + len(block)}, before its end mark")
+        while block := file.read(LARGEST):
+            if block.strip(b"\0"):
+                raise tarfile.ReadError(
+                    f"it goes on after its end mark at byte {end}, as where archives are joined"
+                )

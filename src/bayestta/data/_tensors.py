@@ -2,7 +2,8 @@
 
 One file holds the images of one domain that a stream visits, in order of their positions. Its name
 is a digest of all that its bytes depend on, and it is written beside its place and renamed: it
-exists whole or not at all. What does not fit into the stated size is decoded as ever.
+exists whole or not at all. Every image has a checksum, which is verified when it is read. What does
+not fit into the stated size is decoded as ever.
 """
 
 from __future__ import annotations
@@ -11,19 +12,17 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bayestta.data._base import Dataset
-from bayestta.images import ImageError
+from bayestta.data._tensor_file import CHECKSUM, Indices, Kept, Maker, checksum, map_file
 
 if TYPE_CHECKING:
     from bayestta.data._views import Recipe
@@ -31,28 +30,6 @@ if TYPE_CHECKING:
 GIGABYTE = 10**9
 CHUNK = 128  # images that are made at once
 FRESH = 600  # seconds without dropping: a stream beyond the size would drop what it needs next
-Indices = NDArray[np.int64]
-
-
-class Kept:
-    """The images of one domain: `read` gives those at some positions, as the model takes them."""
-
-    def __init__(
-        self, rows: NDArray[Any], whole: NDArray[np.uint8], index: Indices, transform: Any
-    ) -> None:
-        self._rows, self._whole, self._index = rows, whole, index  # index is sorted
-        self._transform = transform
-
-    def __contains__(self, i: int) -> bool:
-        at = int(np.searchsorted(self._index, i))
-        return at < len(self._index) and int(self._index[at]) == i and bool(self._whole[at])
-
-    def read(self, positions: Sequence[int] | Indices) -> Tensor:
-        """(n,C,H,W) float32."""
-        at = np.searchsorted(self._index, np.asarray(positions))
-        found = torch.from_numpy(self._rows[at])
-        made: Tensor = self._transform.normalise(found) if found.dtype == torch.uint8 else found
-        return made
 
 
 class TensorCache:
@@ -83,7 +60,7 @@ class TensorCache:
         shape = next((probe.shape for probe in probes if probe is not None), None)
         if shape is None:
             return None
-        size = len(order) * (int(np.prod(shape)) * make.dtype.itemsize + 1)
+        size = len(order) * (int(np.prod(shape)) * make.dtype.itemsize + CHECKSUM)
         key = self._key(recipe, dataset, domain, order, make, probes)
         path = self.folder / f"{key}.tensors"
         if not _is_there(path, size):
@@ -95,10 +72,10 @@ class TensorCache:
                     return None
         try:
             os.utime(path)
-            rows, whole = _map(path, "r", len(order), shape, make.dtype)
+            rows, sums = map_file(path, "r", len(order), shape, make.dtype)
         except FileNotFoundError:  # dropped by another process just now
             return None
-        return Kept(rows, whole, order, recipe.transform)
+        return Kept(path, rows, sums, order, recipe.transform)
 
     def _key(
         self,
@@ -112,8 +89,8 @@ class TensorCache:
         """All that decides the bytes; three images themselves stand in for the code that makes
         them and for files whose dates nobody knows."""
         transform = re.sub(r" at 0x\w+", "", repr(recipe.transform))  # an address says nothing
-        told = (self.identity, domain, transform, make.fast, str(make.dtype))
-        digest = hashlib.sha256(repr(told).encode())
+        facts = (self.identity, domain, transform, make.fast, str(make.dtype), CHECKSUM)
+        digest = hashlib.sha256(repr(facts).encode())
         digest.update(order.astype("<i8").tobytes())
         for probe in probes:
             digest.update(b"-" if probe is None else probe.tobytes())
@@ -122,9 +99,10 @@ class TensorCache:
             try:
                 found = os.stat(path)
             except (OSError, ValueError):
-                digest.update(path.encode())
+                digest.update(path.encode("utf-8", "surrogatepass"))
             else:
-                digest.update(f"{path} {found.st_size} {found.st_mtime_ns}".encode())
+                state = f"{path} {found.st_size} {found.st_mtime_ns}"
+                digest.update(state.encode("utf-8", "surrogatepass"))
         return digest.hexdigest()[:32]
 
     def _write(
@@ -138,12 +116,12 @@ class TensorCache:
             if not _reserve(part, size):
                 return False
         try:
-            rows, whole = _map(part, "r+", len(order), shape, make.dtype)
+            rows, sums = map_file(part, "r+", len(order), shape, make.dtype)
             for start in range(0, len(order), CHUNK):
                 for at, x in enumerate(make.many(order[start : start + CHUNK]), start):
                     if x is not None:
-                        rows[at], whole[at] = x, 1
-            del rows, whole
+                        rows[at], sums[at] = x, checksum(x)
+            del rows, sums
             with part.open("rb+") as file:
                 os.fsync(file.fileno())
             os.replace(part, path)
@@ -168,43 +146,6 @@ class TensorCache:
                 path.unlink(missing_ok=True)
                 used -= found.st_size
         return used + size <= self.limit
-
-
-class Maker:
-    """Images as they are kept: bytes where the transform can go on from there exactly, else
-    floats; None for one that cannot be decoded."""
-
-    def __init__(self, recipe: Recipe, dataset: Dataset, *, fast: bool) -> None:
-        self.recipe, self.dataset, self.fast = recipe, dataset, fast
-        self.bytes = all(hasattr(recipe.transform, k) for k in ("levels", "normalise"))
-        self.dtype = np.dtype(np.uint8 if self.bytes else np.float32)
-
-    def one(self, i: int) -> NDArray[Any] | None:
-        return next(iter(self.many(np.array([i]))))
-
-    def many(self, index: Indices) -> Iterator[NDArray[Any] | None]:
-        transform: Any = self.recipe.transform
-        if self.fast:
-            pixels = self.dataset.pixels(index)
-            made = transform.batch_levels(pixels) if self.bytes else transform.batch(pixels)
-            yield from made.numpy()
-            return
-        for i in index.tolist():
-            try:
-                image = self.dataset[i][0]
-            except ImageError:
-                yield None
-            else:
-                yield (transform.levels(image) if self.bytes else transform(image)).numpy()
-
-
-def _map(
-    path: Path, mode: Any, n: int, shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> tuple[NDArray[Any], NDArray[np.uint8]]:
-    """The images (n,C,H,W), and a byte for each that is 1 where there is one."""
-    raw = np.memmap(path, np.uint8, mode)
-    rows = raw[: len(raw) - n].view(dtype).reshape(n, *shape)
-    return rows, raw[len(raw) - n :]
 
 
 def _stats(paths: Iterable[Path]) -> dict[Path, os.stat_result]:

@@ -41,7 +41,8 @@ def read_times(values: Sequence[object]) -> tuple[NDArray[np.float64], dict[int,
     >>> read_times(["1969", "1971"])[0].tolist()
     [-31536000.0, 31536000.0]
     """
-    texts = ["" if value is None else _text(value) for value in values]
+    odd = {i: type(v).__name__ for i, v in enumerate(values) if isinstance(v, (list, dict, tuple))}
+    texts = ["" if v is None or i in odd else _text(v) for i, v in enumerate(values)]
     numbers = [text for text in texts if _NUMBER.fullmatch(text)]
     written = _all_dates(numbers, 4) or _all_dates(numbers, 8)
     seconds, wrong = np.full(len(texts), np.nan), {}
@@ -50,8 +51,8 @@ def read_times(values: Sequence[object]) -> tuple[NDArray[np.float64], dict[int,
             number = not written and _NUMBER.fullmatch(text)
             seconds[i] = _from_number(text) if number else _from_iso(text)
         except (ValueError, OverflowError) as error:
-            wrong[i] = f"time {text!r} {error}" if text else "has no time"
-    return seconds, wrong
+            wrong[i] = f"time {text[:60]!r} {error}" if text else "has no time"
+    return seconds, wrong | {i: f"its time is a {kind}" for i, kind in odd.items()}
 
 
 def check_cut(cut: int | str) -> int | str:

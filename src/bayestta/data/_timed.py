@@ -14,7 +14,8 @@ from torch import Tensor
 
 from bayestta.data._base import Data, Dataset, Index
 from bayestta.data._time_cuts import check_cut, cut_by_time, iso, read_times
-from bayestta.data.folder import natural, read_names
+from bayestta.data._walk import natural
+from bayestta.data.folder import read_names
 from bayestta.names import unknown
 
 DOMAINS = 10  # where the caller does not say
@@ -150,13 +151,13 @@ class TimedData(Data):
         typed = all(isinstance(label, int) for label in labels)
         if not typed and all(text in position for text in texts):
             return [position[text] for text in texts]
-        if all(text.isdecimal() and int(text) < size for text in texts):
+        if all(text.isdecimal() and len(text) < 10 and int(text) < size for text in texts):
             return [int(text) for text in texts]
         known = {*map(str, range(size))} if typed else position.keys()
         strange = [i for i, text in enumerate(texts) if text not in known]
         first = strange[0]
         raise ValueError(
-            f"{len(strange)} of {len(texts)} labels are no class, the first one {texts[first]!r} "
-            f"({self.where(int(rows[first]))}): correct them, or add to the {size} classes "
-            f"({', '.join(self.classes[:10])}{', …' * (size > 10)})."
+            f"{len(strange)} of {len(texts)} labels are no class, the first one "
+            f"{texts[first][:60]!r} ({self.where(int(rows[first]))}): correct them, or add to the "
+            f"{size} classes ({', '.join(self.classes[:10])}{', …' * (size > 10)})."
         )

@@ -29,7 +29,7 @@ def read_years(
     for year in years:
         try:
             part = found[year][SPLITS[split]]
-            values, labels = part[key], part["labels"].astype(np.int64).reshape(-1)
+            values, labels = _numbers(part[key]), whole_numbers(part["labels"])
             n = len(values)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(
@@ -40,10 +40,27 @@ def read_years(
     return read
 
 
+def _numbers(values: object) -> NDArray[Any]:
+    if not isinstance(values, np.ndarray) or values.ndim == 0:
+        raise TypeError("not an array")
+    return values
+
+
+def whole_numbers(values: object) -> NDArray[np.int64]:
+    """(n,) whole numbers, of any type and shape that holds nothing else."""
+    numbers = _numbers(values).reshape(-1)
+    if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
+        raise ValueError("not finite")
+    whole = numbers.astype(np.int64)
+    if not np.array_equal(whole, numbers):
+        raise ValueError("not whole numbers")
+    return whole
+
+
 def check_labels(
     path: Path, year: int, n: int, labels: NDArray[np.int64], classes: int
 ) -> NDArray[np.int64]:
-    """The labels of a year, one an image and each the number of a class."""
+    """The labels of a year, one per image and each the number of a class."""
     if len(labels) != n or n == 0:
         raise ValueError(
             f"{path} has {n} images and {len(labels)} labels of {year}: "

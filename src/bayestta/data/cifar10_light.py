@@ -40,7 +40,7 @@ def scale_amplitude(images: Pixels, factor: float) -> Pixels:
 
 
 def scale_pixels(images: Pixels, factor: float) -> Pixels:
-    """The same by linearity of the transform, a table look-up a pixel.
+    """The same by linearity of the transform, one look-up in a table per pixel.
 
     >>> scale_pixels(np.array([0, 101, 200], np.uint8), 1.5).tolist()
     [0, 152, 255]

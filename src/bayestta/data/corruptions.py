@@ -21,7 +21,7 @@ from bayestta.data._arrays import CIFAR10, ArrayData, Pixels, each
 from bayestta.data._base import generator, register_data
 
 Floats = NDArray[np.float64]  # (n,H,W,3) in 0..1
-Draws = list[np.random.Generator]  # one an image
+Draws = list[np.random.Generator]  # one per image
 
 
 def gaussian_noise(x: Floats, draws: Draws, deviation: float) -> Floats:
@@ -129,7 +129,7 @@ def contrast(x: Floats, draws: Draws, factor: float) -> Floats:
 
 
 def pixelate(x: Pixels, share: float) -> Pixels:
-    """Fewer pixels a side, each as large as it takes."""
+    """Fewer pixels per side, each as large as it takes."""
 
     def change(image: Image.Image) -> Image.Image:
         small = (int(image.width * share), int(image.height * share))

@@ -27,7 +27,7 @@ class CSVTable(TimedData):
     root
         The CSV file, with a header. Paths of images are relative to it.
     classes
-        The class names in their order, as a list or a text file with one a line; by default the
+        The class names in their order, as a list or a text file with one per line; by default the
         labels, sorted. Labels may then also be positions in this list (0 is the first).
     path, label, time
         The names of the columns. Without the column `label` the images are unlabelled.
@@ -64,6 +64,10 @@ class CSVTable(TimedData):
             raise ValueError(f"{self.root} is not a file: pass root=FILE.csv, the table of images.")
         if len(delimiter) != 1:
             raise ValueError(f"delimiter is {delimiter!r}: give one character, as ',' or ';'.")
+        if delimiter in '"\r\n\0':
+            raise ValueError(
+                f"delimiter is {delimiter!r}, which ends cells and rows: give another."
+            )
         lines = _lines(self.root, delimiter)
         _, header = next(lines, (0, []))
         for name in (path, time) if label is None else (path, time, label):
@@ -86,7 +90,13 @@ class CSVTable(TimedData):
             self._lines.append(number)
             self._paths.append(cells[columns[0]])
             times.append(cells[columns[1]])
-            labels.append((cells[header.index(label)] or None) if label is not None else None)
+            name = cells[header.index(label)] if label is not None else ""
+            if name != name.encode("utf-8", "replace").decode():
+                raise ValueError(
+                    f"row {number} of {self.root} has the label {name[:60]!r}, which is not UTF-8: "
+                    "save the table as CSV in UTF-8."
+                )
+            labels.append(name or None)
         self.arrange(labels, times, classes=classes, templates=templates, cut=cut, wrong=wrong)
 
     def image(self, row: int) -> Image.Image:
@@ -103,14 +113,17 @@ class CSVTable(TimedData):
 
 
 def _lines(table: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not empty, each with its line in the file, as an editor counts."""
-    with open(table, encoding="utf-8-sig", newline="") as file:
+    """The rows that are not empty, each with its line in the file, as an editor counts.
+
+    Bytes that are not UTF-8 are kept (as surrogates): the names of files may be made of any.
+    """
+    with open(table, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         reader = csv.reader(file, delimiter=delimiter)
         try:
             for cells in reader:
                 if any(cell.strip() for cell in cells):
                     yield reader.line_num, [cell.strip() for cell in cells]
-        except (csv.Error, UnicodeDecodeError) as error:
+        except csv.Error as error:
             raise ValueError(
                 f"{table} cannot be read after row {reader.line_num} ({error}): save it as CSV in "
                 "UTF-8."

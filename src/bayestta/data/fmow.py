@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from bayestta.data._base import Data, Part, missing, register_data
-from bayestta.data._sources import cache_root
-from bayestta.data._wildtime import SPLITS, read_years
+from bayestta.data._wildtime import SPLITS, Year, read_years, whole_numbers
 from bayestta.data.folder import FolderDomain
+from bayestta.files import cache_root
 from bayestta.names import unknown
 
 FOLDER, FILE = "fmow_v1.1", "fmow.pkl"
@@ -65,7 +65,7 @@ class FMoW(Data):
         for path, there in ((file, file.is_file()), (self.images, self.images.is_dir())):
             if not there:
                 raise ValueError(missing("fmow", path))
-        found = read_years(file, YEARS, "image_idxs", split=split, classes=len(self.class_names))
+        found = _read(file, split, len(self.class_names))
         self.split, self.skipped, self.contains = split, [], frozenset({f"fmow/{split}"})
         self.classes, self.domains = list(self.class_names), list(self.domain_names)
         self.templates = ["a centered satellite photo of {}."]
@@ -87,7 +87,7 @@ class FMoW(Data):
         if not all(part.found for part in parts):
             return parts
         try:
-            found = read_years(file, YEARS, "image_idxs", split="all", classes=len(cls.class_names))
+            found = _read(file, "all", len(cls.class_names))
         except ValueError as error:
             return [Part(str(file), False, str(error)), parts[1]]
         wanted = {image(n) for numbers, _ in found.values() for n in numbers.tolist()}
@@ -96,6 +96,17 @@ class FMoW(Data):
             note = f"{len(lacking)} of {len(wanted)} images are missing, this one first"
             return [parts[0], Part(str(images / lacking[0]), False, note)]
         return [parts[0], Part(str(images), True, f"{len(wanted)} images")]
+
+
+def _read(file: Path, split: str, classes: int) -> dict[int, Year]:
+    found = read_years(file, YEARS, "image_idxs", split=split, classes=classes)
+    try:
+        return {year: (whole_numbers(numbers), labels) for year, (numbers, labels) in found.items()}
+    except ValueError as error:
+        raise ValueError(
+            f"{file} has numbers of images that are {error}: "
+            "get the file again from where it is published."
+        ) from error
 
 
 def image(number: int) -> str:

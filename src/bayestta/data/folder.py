@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -13,7 +12,8 @@ from PIL import Image
 from torch import Tensor
 
 from bayestta.data._base import Data, Dataset, Index, register_data
-from bayestta.images import EXTENSIONS, formats, read_image
+from bayestta.data._walk import Found, Place, collect, contains, folders, images, natural
+from bayestta.images import EXTENSIONS, open_image, read_image
 from bayestta.names import unknown
 
 ONE_DOMAIN = "stream"
@@ -44,12 +44,14 @@ class FolderDomain(Dataset):
 class Folder(Data):
     """Your own images: DIR/domain/class/image, or unlabelled images and a list of class names.
 
+    Links are followed, and every image is used once, however many links lead to it.
+
     Parameters
     ----------
     root
         DIR. Domains are its folders, in natural order of their names (2 before 10).
     classes
-        The class names, as a list or a text file with one a line, for unlabelled images: the
+        The class names, as a list or a text file with one per line, for unlabelled images: the
         folders of DIR are then the domains, at any depth; without folders there is one domain.
     sort
         The order inside a domain, for `stream(order="given")`: by `name`, or by `time` (the date
@@ -85,15 +87,17 @@ class Folder(Data):
         folder = Path(root).expanduser()
         if not folder.is_dir():
             raise ValueError(f"{folder} is not a folder: pass root=DIR, the folder of your images.")
-        self.root, self.sort, self.skipped = folder, sort, []
+        self.root, self.sort = folder, sort
         self.templates = check_templates(templates or template_set("seven"))
         self.labelled = classes is None
         if classes is None:
-            names, found = _labelled(folder)
-            stray = [p for f in (folder, *_folders(folder)) for p in f.iterdir() if _is_image(p)]
-            self.skipped = [f"{path}: lies in no class folder" for path in sorted(stray)]
+            names, found, self.skipped = _labelled(folder)
         else:
-            names, found = read_names(classes), _unlabelled(folder)
+            names = read_names(classes)
+            found, self.skipped = _unlabelled(folder)
+            if not found:
+                shown = " ".join(sorted(EXTENSIONS))
+                raise ValueError(f"{folder} has no images: give a folder with some ({shown}).")
         if flat:
             found = {ONE_DOMAIN: [pair for pairs in found.values() for pair in pairs]}
         self.classes, self.domains = check_names(names), list(found)
@@ -113,39 +117,37 @@ class Folder(Data):
         return self._domains[domain]
 
 
-Found = dict[str, list[tuple[Path, str]]]  # domain -> images, each with its class name or ""
-
-
-def _labelled(root: Path) -> tuple[list[str], Found]:
-    found: Found = {}
-    for domain in _folders(root):
-        found[domain.name] = [(p, c.name) for c in _folders(domain) for p in _images(c)]
-    names = {c.name for domain in _folders(root) for c in _folders(domain)}
+def _labelled(root: Path) -> tuple[list[str], Found, list[str]]:
+    """Class names, images by domain, and what was left out."""
+    domains = [f for f in folders(root) if not contains(os.path.realpath(f), f)]  # no loops
+    classes = {domain: folders(domain) for domain in domains}
+    places = [Place(d.name, c.name, c) for d, inside in classes.items() for c in inside]
+    found, notes = collect(places, read=[root, *(d for d in domains if classes[d])])
+    for domain in domains:
+        if not domain.is_symlink():  # one that repeats another is no domain
+            found.setdefault(domain.name, [])
+    found = {d.name: found[d.name] for d in domains if found.get(d.name) or not d.is_symlink()}
     if not any(found.values()):
+        count = sum(map(len, _unlabelled(root)[0].values()))
         raise ValueError(
-            f"{root} has {sum(1 for _ in _images(root))} images and none as domain/class/image: "
-            "arrange them so, or give classes=NAMES for unlabelled images."
+            f"{root} has {count} images and none as domain/class/image: arrange them so, or give "
+            "classes=NAMES for unlabelled images."
         )
-    return sorted(names, key=natural), found
+    stray = [path for folder in (root, *domains) for path in images(folder)]
+    notes += [f"{path}: lies in no class folder" for path in sorted(stray)]
+    names = {inside.name for domain in domains for inside in classes[domain]}
+    return sorted(names, key=natural), found, notes
 
 
-def _unlabelled(root: Path) -> Found:
-    found: Found = {}
-    loose = [(p, "") for p in sorted(root.iterdir()) if _is_image(p)]
-    if loose:
-        found[ONE_DOMAIN] = loose
-    for folder in _folders(root):
-        inside = [(p, "") for p in _images(folder)]
-        if inside:  # a folder of other things is no domain
-            found[folder.name] = found.get(folder.name, []) + inside
-    if not found:
-        shown = " ".join(sorted(EXTENSIONS))
-        raise ValueError(f"{root} has no images: give a folder with some ({shown}).")
-    return found
+def _unlabelled(root: Path) -> tuple[Found, list[str]]:
+    """Images by domain, without folders of other things, and what was left out."""
+    places = [Place(ONE_DOMAIN, "", root, deep=False)]
+    found, notes = collect([*places, *(Place(f.name, "", f) for f in folders(root))])
+    return {domain: inside for domain, inside in found.items() if inside}, notes
 
 
 def read_names(classes: Sequence[str] | str | os.PathLike[str]) -> list[str]:
-    """Class names: a list of them, or a text file with one a line."""
+    """Class names: a list of them, or a text file with one per line."""
     if not isinstance(classes, (str, os.PathLike)):
         return list(classes)
     path = Path(classes).expanduser()
@@ -153,48 +155,15 @@ def read_names(classes: Sequence[str] | str | os.PathLike[str]) -> list[str]:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(
-            f"class names cannot be read from {path} ({error}): write one name a line, as UTF-8."
+            f"class names cannot be read from {path} ({error}): write one name per line, as UTF-8."
         ) from error
     return [line.strip() for line in lines if line.strip()]
-
-
-def _folders(root: Path) -> list[Path]:
-    inside = (p for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
-    return sorted(inside, key=natural)
-
-
-def _images(root: Path) -> Iterator[Path]:
-    """Image files at any depth, through linked folders too, each folder once."""
-    seen: set[str] = set()
-    for folder, inside, files in os.walk(root, followlinks=True):
-        real = os.path.realpath(folder)
-        if real in seen:
-            inside.clear()
-            continue
-        seen.add(real)
-        inside[:] = [name for name in inside if not name.startswith(".")]
-        yield from (p for p in (Path(folder, name) for name in files) if _is_image(p))
-
-
-def _is_image(path: Path) -> bool:
-    named = path.suffix.lower() in EXTENSIONS and not path.name.startswith(".")
-    return named and path.is_file()
-
-
-def natural(path: Path | str) -> list[tuple[int, int, str]]:
-    """A key that sorts numbers inside names by value.
-
-    >>> sorted(["day10", "day2", "Day1"], key=natural)
-    ['Day1', 'day2', 'day10']
-    """
-    parts = re.split(r"(\d+)", str(path).lower())
-    return [(0, int(p), "") if p.isdecimal() else (1, 0, p) for p in parts] + [(2, 0, str(path))]
 
 
 def _taken(path: Path) -> float:
     """When a picture was taken: the camera's date, else the file's."""
     try:
-        with Image.open(path, formats=formats()) as image:
+        with path.open("rb") as file, open_image(file) as image:
             written = image.getexif().get_ifd(_EXIF_FOLDER).get(_TAKEN)
         return datetime.strptime(str(written).strip("\0 "), "%Y:%m:%d %H:%M:%S").timestamp()
     except (

@@ -35,7 +35,7 @@ class HFDatasets(TimedData):
         The names of the columns. Without the column `label` the images are unlabelled; without
         `time` rows stay in their order.
     classes
-        The class names in the order of the labels' numbers, as a list or a text file with one a
+        The class names in the order of the labels' numbers, as a list or a text file with one per
         line; by default those of the column (`ClassLabel`), or its texts, sorted.
     cut
         A number of domains of equal count, or `year`, `month`, `week`, `day` or `hour` (UTC).

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from bayestta.data._arrays import DIGITS, ArrayData, Pixels, each
 from bayestta.data._base import permutation, register_data
+from bayestta.names import unknown
 
 SEED = 9  # of the permutation that deals the images out; changing it makes another data set
+TURNS = ("part", "all")
 
 
 @register_data("rmnist")
@@ -21,6 +25,14 @@ class RMNIST(ArrayData):
     stream is split `all`: 70,000 images, whose assignment to domains it does not publish; this one
     is `indices(domain)`.
 
+    Parameters
+    ----------
+    root, split
+        As for every set of arrays.
+    turn
+        `part` turns each image to one angle, as above; `all` turns every image of the split to
+        every angle, so that a domain of the test split has 10,000 images.
+
     Citation: Y. LeCun, L. Bottou, Y. Bengio, P. Haffner, Gradient-Based Learning Applied to
         Document Recognition, 1998; as a stream of domains S. Cui et al., BayesTTA, 2025
     Licence: MNIST: CC BY-SA 3.0
@@ -31,9 +43,23 @@ class RMNIST(ArrayData):
     class_names = DIGITS
     domain_names = tuple(str(angle) for angle in range(0, 90, 10))
 
+    def __init__(
+        self,
+        *,
+        root: str | os.PathLike[str] | None = None,
+        split: str | None = None,
+        turn: str = "part",
+    ) -> None:
+        if turn not in TURNS:
+            raise ValueError(unknown("turn of rmnist", turn, TURNS))
+        self.turn = turn
+        super().__init__(root=root, split=split)
+
     def indices(self, domain: str) -> NDArray[np.int64]:
-        turn = self.domains.index(domain)
-        return permutation(len(self._y), "rmnist", SEED)[turn :: len(self.domains)]
+        if self.turn == "all":
+            return super().indices(domain)
+        place = self.domains.index(domain)
+        return permutation(len(self._y), "rmnist", SEED)[place :: len(self.domains)]
 
     def change(self, domain: str, images: Pixels) -> Pixels:
         angle = int(domain)

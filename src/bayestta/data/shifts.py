@@ -1,6 +1,7 @@
-"""Streams that are not reported: for choosing defaults on held-out train images.
+"""Streams for choosing defaults on held-out train images, and for reporting on test images.
 
-They share images with no reported stream when left at their default split, `held-out`.
+The default split, `held-out`, shares images with no reported stream; results are reported on split
+`test`.
 """
 
 from __future__ import annotations

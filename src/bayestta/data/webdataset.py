@@ -12,7 +12,7 @@ from PIL import Image
 from bayestta.data._base import register_data
 from bayestta.data._shards import Sample, find_shards, index_shard
 from bayestta.data._timed import DOMAINS, TimedData
-from bayestta.images import decode_image
+from bayestta.images import ImageError, decode_image
 
 
 @register_data("webdataset")
@@ -28,7 +28,7 @@ class WebDataset(TimedData):
     shards
         Patterns or paths below `root`, where one is not enough.
     classes
-        The class names in the order of the labels' numbers, as a list or a text file with one a
+        The class names in the order of the labels' numbers, as a list or a text file with one per
         line; labels that are names need none.
     image
         Which extension holds the image (`jpg`, `left.png`), where a sample has several.
@@ -87,9 +87,13 @@ class WebDataset(TimedData):
 
     def image(self, row: int) -> Image.Image:
         number, _, offset, size = self._samples[row]
-        with open(self._shards[number], "rb") as shard:
-            shard.seek(offset)
-            return decode_image(shard.read(size), self.path(row))
+        try:
+            with open(self._shards[number], "rb") as shard:
+                shard.seek(offset)
+                content = shard.read(size)
+        except OSError as error:
+            raise ImageError(f"{self.path(row)}: {error}") from error
+        return decode_image(content, self.path(row))
 
     def path(self, row: int) -> str:
         number, key, _, _ = self._samples[row]

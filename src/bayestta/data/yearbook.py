@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from bayestta.data._arrays import ArrayDomain, Pixels
 from bayestta.data._base import Data, Part, missing, register_data
-from bayestta.data._sources import cache_root
-from bayestta.data._wildtime import SPLITS, check_labels, read_years
+from bayestta.data._wildtime import SPLITS, check_labels, read_years, whole_numbers
 from bayestta.data.folder import FolderDomain
+from bayestta.files import cache_root
 from bayestta.images import EXTENSIONS
 from bayestta.names import unknown
 
@@ -164,18 +164,24 @@ def _hdf5(path: Path, split: str) -> Iterator[tuple[int, NDArray[Any], NDArray[n
     if find_spec("h5py") is None:
         raise ImportError(H5PY)
     parts = ("train", "test") if split == "all" else (split,)
-    with import_module("h5py").File(path, "r") as file:
+    try:
+        opened = import_module("h5py").File(path, "r")
+    except OSError as error:
+        raise ValueError(
+            f"{path} cannot be read as HDF5 ({error}): get the file again from where it is "
+            "published."
+        ) from error
+    with opened as file:
         for year in YEARS:
             try:
                 groups = [file[f"{year}/{part}"] for part in parts]
                 x = np.concatenate([group["images"][:] for group in groups])
-                y = np.concatenate([group["labels"][:] for group in groups])
-            except (LookupError, ValueError) as error:
+                y = whole_numbers(np.concatenate([group["labels"][:] for group in groups]))
+            except (LookupError, ValueError, TypeError, AttributeError, OSError) as error:
                 raise ValueError(
                     f"{path} has no images and labels in {year}/{parts[0]} ({error}): "
                     "get the file again from where it is published."
                 ) from error
-            y = y.astype(np.int64).reshape(-1)
             yield year, x, check_labels(path, year, len(x), y, 2)
 
 
@@ -185,11 +191,17 @@ def _grey(path: Path, year: int, images: NDArray[Any]) -> Pixels:
         images = images[..., 0]  # grey pictures, the same in all channels
     elif images.ndim == 4 and images.shape[1] in (1, 3):
         images = images[:, 0]
-    if images.ndim != 3:
+    if images.ndim != 3 or images.size == 0 or images.dtype.kind not in "biuf":
         raise ValueError(
-            f"{path} has images of shape {images.shape} in {year}, where (n,32,32,3) is expected: "
+            f"{path} has images of shape {images.shape} in {year}, of type {images.dtype}, where "
+            "bytes of shape (n,32,32,3) are expected: "
             "get the file again from where it is published."
         )
     if images.dtype.kind == "f":
+        if not np.isfinite(images).all() or images.min() < 0 or images.max() > 255:
+            raise ValueError(
+                f"{path} has pixels outside of 0 to 255 in {year}: get the file again from where "
+                "it is published."
+            )
         images = np.round(images * 255 if images.max() <= 1 else images)
     return np.ascontiguousarray(images, np.uint8)

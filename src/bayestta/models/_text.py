@@ -63,6 +63,12 @@ def check_names(names: Sequence[str]) -> list[str]:
             f"class name {found.index('') + 1} of {len(found)} is empty: "
             "give it a name or remove it."
         )
+    for name in found:
+        if any(0xD800 <= ord(letter) < 0xE000 for letter in name):  # bytes that were not UTF-8
+            raise ValueError(
+                f"class name {name!r} is not text in UTF-8, which a text tower reads: write it so, "
+                "or rename its folder."
+            )
     count = Counter(_plain(name) for name in found)  # what the text tower would see twice
     repeated = [name for name in found if count[_plain(name)] > 1]
     if repeated:

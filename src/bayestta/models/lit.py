@@ -27,8 +27,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from bayestta.data._sources import cache_root
-from bayestta.files import replacing
+from bayestta.files import cache_root, replacing
 from bayestta.models._optional import require
 from bayestta.models._preprocess import Preprocess
 from bayestta.models._torchvision import import_torchvision
