@@ -22,14 +22,15 @@ class Fusion:
     A Gaussian score in D dimensions is of the order of D, a logit of the order of the model's
     scale. The discriminants are scaled to vary over the classes as much as the sketch does, so that
     a weight of 1 counts both alike for every model. The weight grows with the evidence and falls
-    where the two agree, because there is then nothing to be won.
+    where the two agree, because there is then nothing to be won: sooner where the stream is even.
 
     Parameters
     ----------
     alpha
         The largest weight.
     doubt
-        Share of differing answers from which on it is given in full; 0 always gives it in full.
+        Share of differing answers from which on an uneven stream gets it in full; an even one does
+        from a third of it on, and 0 always gives it in full.
     """
 
     def __init__(self, alpha: float, doubt: float, *, like: Tensor) -> None:
@@ -40,12 +41,14 @@ class Fusion:
         # samples, spread of sketch and of discriminants over the classes, differing answers
         self.gauge = self._like.new_zeros(4, dtype=torch.float64)
 
-    def weight(self, count: Tensor) -> float:
+    def weight(self, count: Tensor, trust: float) -> float:
         """The weight of the discriminants, given the evidence per class (K,)."""
         each = float(count.mean())
-        differing = float(self.gauge[3] / self.gauge[0].clamp_min(TINY))
-        agreed = min(1.0, differing / self.doubt) if self.doubt else 1.0
-        return self.most * each / (each + ENOUGH) * agreed
+        grown = self.most * each / (each + ENOUGH)
+        if not self.doubt:
+            return grown
+        differing = float(self.gauge[3] / self.gauge[0].clamp_min(TINY)) / self.doubt
+        return grown * (trust * min(1.0, 3 * differing) + (1 - trust) * min(1.0, differing))
 
     def remember(self, sketch: Tensor, score: Tensor) -> None:
         """Take in sketch and discriminants (B,K) of a batch."""
@@ -58,9 +61,8 @@ class Fusion:
         """Discriminants in the units of the sketch."""
         return score * (self.gauge[1] / self.gauge[2].clamp_min(TINY))
 
-    def __call__(self, sketch: Tensor, score: Tensor, count: Tensor) -> Tensor:
+    def __call__(self, sketch: Tensor, score: Tensor, alpha: float) -> Tensor:
         """The answer (B,K) from both, with no lean towards any class."""
-        alpha = self.weight(count)
         centred = sketch.double() - sketch.double().mean(1, keepdim=True)
         return (centred + alpha * self.scaled(score)) / (1 + alpha)
 

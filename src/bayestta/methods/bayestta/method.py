@@ -21,8 +21,12 @@ from bayestta.methods.bayestta.presets import BayesTTASettings
 from bayestta.methods.bayestta.prior import Expected, expected_means, regularised
 from bayestta.methods.bayestta.refinement import Refinement
 from bayestta.methods.bayestta.tower import StreamTower
+from bayestta.methods.bayestta.trust import Trust
 from bayestta.methods.guard import Guard
 from bayestta.models._norms import norm_layers
+
+PARTS = ("test", "stats", "trust", "fusion", "temperature", "tower", "refinement", "guard")
+SOFT = 0.5  # temperature of responsibilities that the fused answer gives alone
 
 
 @register
@@ -69,6 +73,7 @@ class BayesTTA(Adapter):
         self.stats = GaussianStats(
             self.text, structure=self.test.structure, prior_count=0.0, wide=self.text.dtype
         )
+        self.trust = Trust(self.text)
         self.fusion = Fusion(own.alpha, own.doubt, like=self.text)
         self.temperature = Temperature()
         self.tower = StreamTower(self.model, self.text) if tower else None
@@ -78,7 +83,7 @@ class BayesTTA(Adapter):
             K = len(self.classes)
             self.refinement = Refinement(self.model, self.generator, classes=K, **rates)
         self.guard = Guard(self)
-        for name in ("test", "stats", "fusion", "temperature", "tower", "refinement", "guard"):
+        for name in PARTS:
             if (part := getattr(self, name)) is not None:
                 self.add_state(name, part)
         self._fitted: tuple[Tensor, Discriminant, Expected] | None = None  # the classes, factored
@@ -99,7 +104,8 @@ class BayesTTA(Adapter):
             if returned:
                 return self._sketch_alone(sketch)
         if self.refinement is not None:
-            reason = self.refinement.learn(x, answer, sketch, self._logits)
+            even = self.trust.value > 0
+            reason = self.refinement.learn(x, answer, sketch, self._logits, even=even)
             if reason:
                 self.record["refinement"] = reason
         return answer
@@ -135,13 +141,14 @@ class BayesTTA(Adapter):
 
     def _estimate(self, z: Tensor, sketch: Tensor) -> None:
         own = self.settings
+        keep = 0.5 ** (len(z) / (own.half_life * len(self.classes)))
         self._follow_test()
+        self.trust.update(sketch.softmax(1), keep)
         responsibilities = self._responsibilities(z, sketch)  # Eq. 18
         if own.window:
             self.stats.reset()
             self._follow_test()
-        if own.half_life < math.inf:
-            self.stats.forget(0.5 ** (len(z) / (own.half_life * len(self.classes))))
+        self.stats.forget(keep)
         self.stats.update(z, responsibilities)  # Eqs. 19 to 22
         self.test.ask_evidence(z, responsibilities, self.stats, self.steps)
         self._follow_test()
@@ -151,15 +158,18 @@ class BayesTTA(Adapter):
             self.stats, self._fitted = self.stats.per_class(), None
 
     def _responsibilities(self, z: Tensor, sketch: Tensor) -> Tensor:
-        """p o q / sqrt(p . q) of sketch p and fused answer q: what both say, if they agree.
+        """What weighs a sample in each class: a mixture, by trust, of two answers.
 
-        Stable by construction: a class that the sketch does not see gets nothing, however sure the
-        Gaussians are of it.
+        The fused answer q alone; and p o q / sqrt(p . q), the joint answer of sketch p and q,
+        weighed by their agreement. The second is stable by construction: a class that the sketch
+        does not see gets nothing, however sure the Gaussians are of it.
         """
         log_p = sketch.double().log_softmax(1)
-        log_q = log_p if self._empty else self._fuse(z, sketch).log_softmax(1)
-        joint = log_p + log_q
-        return (joint - 0.5 * joint.logsumexp(1, keepdim=True)).exp()
+        fused = log_p if self._empty else self._fuse(z, sketch)
+        joint = log_p + fused.log_softmax(1)
+        careful = (joint - 0.5 * joint.logsumexp(1, keepdim=True)).exp()
+        trust = 0.0 if self._empty else self.trust.value
+        return trust * (fused / SOFT).softmax(1) + (1 - trust) * careful
 
     @property
     def _empty(self) -> bool:
@@ -177,12 +187,17 @@ class BayesTTA(Adapter):
             self._fitted = seen, Discriminant(expected.mean, cov, even), expected
         return self._fitted[1]
 
+    @property
+    def alpha(self) -> float:
+        """The weight of the discriminants at this moment."""
+        return self.fusion.weight(self.stats.seen, self.trust.value)
+
     def _fuse(self, z: Tensor, sketch: Tensor) -> Tensor:
         """Eq. 27, with no lean towards any class."""
         score = self._classes().contrast(z)
         if self.settings.fusion == "gda":
             return self.fusion.scaled(score)
-        return self.fusion(sketch, score, self.stats.seen)
+        return self.fusion(sketch, score, self.alpha)
 
     def _answer(self, z: Tensor, sketch: Tensor, *, remember: bool = False) -> Tensor:
         """Eqs. 27 and 28; a state that has seen nothing answers by the sketch."""
@@ -190,7 +205,7 @@ class BayesTTA(Adapter):
             self.fusion.remember(sketch, self._classes().contrast(z))
         if self._empty:
             return self._sketch_alone(sketch)
-        answer = self._fuse(z, sketch) + lean(self.stats.seen)
+        answer = self._fuse(z, sketch) + (1 - self.trust.value) * lean(self.stats.seen)
         if remember:
             score = self.fusion.scaled(self._classes().contrast(z))
             best = answer.argmax(1, keepdim=True)
@@ -209,7 +224,7 @@ class BayesTTA(Adapter):
 
     def _told(self) -> dict[str, Any]:
         told = {"structure": self.test.structure, **self.test.outcome}
-        told["alpha"] = self.fusion.weight(self.stats.seen)
+        told |= {"alpha": self.alpha, "trust": self.trust.value}
         if self._fitted is not None:
             told |= {"slope": self._fitted[2].slope, "kappa": self._fitted[2].kappa}
         if self.tower is not None:

@@ -88,13 +88,18 @@ class Refinement(Stateful):
             return None
         return {key: tensor.detach() for key, tensor in self.tuned.items()}
 
-    def learn(self, x: Tensor, answer: Tensor, sketch: Tensor, encode: Sketch) -> str:
-        """Learn from some images x of a batch with their answer (B,K); why, where it gave way."""
+    def learn(
+        self, x: Tensor, answer: Tensor, sketch: Tensor, encode: Sketch, *, even: bool
+    ) -> str:
+        """Learn from some images x of a batch with their answer (B,K); why, where it gave way.
+
+        Not from a stream that is not `even`: skewed labels teach the tower one class.
+        """
         n = len(x)
         share, self.seen = n / (self.seen + n), min(self.seen + n, MEMORY)
         differ = float((answer.argmax(1) != sketch.argmax(1)).float().mean())
         self.doubt += share * (differ - self.doubt)
-        if self.returns >= RETURNS or self.doubt < self.gate:
+        if self.returns >= RETURNS or self.doubt < self.gate or not even:
             return ""
         self.owed += self.share * n
         take = min(int(self.owed), n)

@@ -30,7 +30,7 @@ from bayestta.state import Stateful
 
 RHO = 0.3  # share of the stream's statistics in the BatchNorms
 WIDE, TRIAL = 16, 32  # images of a trial: those that go through all candidates, and all
-RATE, SAVINGS = 0.12, 128.0  # forwards for trials that an image brings, and the most that are kept
+RATE, SAVINGS = 0.2, 128.0  # forwards for trials that an image brings, and the most that are kept
 AGAIN = 2048  # images after which a choice is tried again though nothing moved
 MOVED, WINDOW = 0.5, 64.0  # what counts as a move, in deviations of single images; images averaged
 FLOOR = 0.05  # of these deviations
@@ -69,6 +69,7 @@ class StreamTower(Stateful):
         self.add_state("anchor", torch.zeros(2, 3))  # the same at the last trial
         self.add_state("weight", 0.0, least=0)  # images in `recent`
         self.add_state("anchored", False)
+        self.add_state("lost", False)  # moved, and not yet tried
         self.add_state("tokens", SAVINGS, most=SAVINGS)
         self.add_state("left", TRIAL, least=0)  # images that the trial still wants
         self.add_state("quiet", 0, least=0)  # images since the last trial began
@@ -113,15 +114,18 @@ class StreamTower(Stateful):
         """Features of a batch under the statistics in use, after a trial if one is due."""
         x = x.to(self.model.device)
         moved = self._watch(x)
-        if moved:
+        if moved and not self.lost:
+            self.lost = True
             for moments in (self.pixels, *self.layers.values()):
                 moments.loosen()
         self.pixels.add(*channel_moments(x), len(x))
-        due = moved or self.quiet >= AGAIN
-        if self.left == 0 and due and self.tokens >= self._price:
-            self.left, self.quiet = TRIAL, 0
-            self.trials += 1
-            self.answers.keep(0 if moved else TRIAL)
+        if self.left == 0 and (moved or self.quiet >= AGAIN):
+            if self.tokens >= self._price:
+                self.left, self.quiet, self.lost = TRIAL, 0, False
+                self.trials += 1
+                self.answers.keep(0 if moved else TRIAL)
+            elif moved:  # no means to find out: the source
+                self.active = 0
         if not self.left:
             return self.encode(x, self.active, params, learn=True)
         return self._trial(x, params)
@@ -206,6 +210,8 @@ class StreamTower(Stateful):
         if all(verdict.n < LEAST for verdict in verdicts[1:]):
             return self.active, verdicts
         passed = [
-            c for c in range(1, len(verdicts)) if verdicts[c].accepted(in_use=c == self.active)
+            c
+            for c in range(1, len(verdicts))
+            if verdicts[c].accepted(in_use=c == self.active, mixes=self.candidates[c][1] > 0)
         ]
         return max(passed, key=lambda c: verdicts[c].score, default=0), verdicts

@@ -49,21 +49,19 @@ class Verdict:
     evenness_error: float = 0.0
     n: int = 0
 
-    @property
-    def refuted(self) -> bool:
-        """Whether one of the witnesses clearly speaks against it."""
-        return (
-            self.confidence + AGAINST * self.confidence_error <= 0
-            or self.evenness + AGAINST * self.evenness_error <= 0
-        )
+    def accepted(self, *, in_use: bool, mixes: bool) -> bool:
+        """Whether the tower may go by the candidate.
 
-    def accepted(self, *, in_use: bool) -> bool:
-        """A newcomer must be better beyond noise; one in use stays while it is not worse."""
-        if self.n < LEAST or self.refuted:
+        Not clearly less even; a newcomer better beyond noise and surer, clearly so if it `mixes`
+        the images of the stream, whose statistics one class alone can spoil; one in use stays while
+        it is not worse.
+        """
+        if self.n < LEAST or self.evenness + AGAINST * self.evenness_error < 0:
             return False
         if in_use:
-            return self.score > 0
-        return self.score - SURE * self.score_error > MARGIN
+            return self.score > 0 and self.confidence + self.confidence_error > 0
+        surer = self.confidence > (self.confidence_error if mixes else 0.0)
+        return surer and self.score - SURE * self.score_error > MARGIN
 
 
 def judge(candidate: Tensor, source: Tensor, price: float = 0.0) -> Verdict:

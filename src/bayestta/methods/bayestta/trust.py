@@ -1,0 +1,58 @@
+"""How far the Gaussians may be trusted to label the stream themselves: as far as it is even."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bayestta.state import matching
+
+EVEN = (0.8, 0.95)  # effective classes of the sketch over K: no trust below, all of it above
+
+
+class Trust:
+    """Running class use of the sketch, over the memory of the statistics.
+
+    Gaussians that label their own samples follow a drift well while all classes are in memory.
+    Under label skew (a camera that sees one thing for an hour) they split the one cluster that
+    there is over many classes. Without labels a skewed stream looks like a sketch that prefers a
+    class; both are reasons to let the sketch have its say in every label.
+
+    >>> trust = Trust(torch.zeros(4, 2))
+    >>> trust.update(torch.full((8, 4), 0.25), keep=1.0)
+    >>> trust.value
+    1.0
+    """
+
+    def __init__(self, text: Tensor) -> None:
+        self._like = text
+        self.reset()
+
+    def reset(self) -> None:
+        self.used = self._like.new_zeros(len(self._like), dtype=torch.float64)  # (K,)
+
+    def update(self, sketch: Tensor, keep: float) -> None:
+        """Count probabilities (B,K) of the sketch, after forgetting all but `keep`."""
+        self.used = keep * self.used + sketch.double().sum(0)
+
+    @property
+    def value(self) -> float:
+        """From 0, the sketch has its say, to 1, the fused answer labels alone."""
+        total = self.used.sum()
+        if not total > 0:
+            return 0.0
+        entropy = torch.special.entr(self.used / total).sum()
+        share = float(entropy.exp()) / len(self.used)
+        return min(1.0, max(0.0, (share - EVEN[0]) / (EVEN[1] - EVEN[0])))
+
+    def state(self) -> dict[str, Any]:
+        return {"used": self.used.clone()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.used = matching("used", state.get("used"), self.used, least=0)
+
+    def merge(self, other: Trust, share: float) -> None:
+        self.used = self.used + other.used
