@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bayestta.methods import register as register
     from bayestta.methods import settings_of as settings_of
     from bayestta.methods.bayestta.method import BayesTTA as BayesTTA
-    from bayestta.methods.guard import Guarded as Guarded
+    from bayestta.methods.guarded import Guarded as Guarded
     from bayestta.models.base import list_models as list_models
     from bayestta.models.base import load_model as load_model
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Adapter": "bayestta.adapter",
     "BayesTTA": "bayestta.methods.bayestta.method",
-    "Guarded": "bayestta.methods.guard",
+    "Guarded": "bayestta.methods.guarded",
     "GaussianStats": "bayestta.maths.stats",
     "Result": "bayestta.evaluation.result",
     "box_m": "bayestta.maths.box_m",

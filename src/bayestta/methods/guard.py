@@ -1,4 +1,4 @@
-"""A label-free guard for any adapter: notices a collapse, and returns to the last good state."""
+"""A label-free guard: notices a collapse, and returns an adapter to its last good state."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from torch import Tensor
 from bayestta.adapter import Adapter
 from bayestta.state import matching, taken
 
-PROBE = 16  # one image in sixteen also goes through the pristine tower
 EVENTS = 20  # returns that are told in detail, the latest
 KEPT = {"random", "samples", "steps", "caution", "guard"}  # what a return leaves as it is
-MEMORY = 256.0  # samples over which evidence is averaged
-SHARE = 0.5  # of the sketch's classes, below which answers have collapsed
-LEAST = 96.0  # samples before the guard may speak
+MEMORY = 64.0  # images after which a sign counts half
+LEAST = 48.0  # images before the guard may speak; half of it where answers and sketch are no kin
+PROVEN = 256.0  # healthy images after which a state is one to return to
+KIN = 0.25  # what the sketch gives the answers, in parts of what it gives its own
+FEW, MANY = 0.5, 1.3  # classes that answers use, in parts of the sketch's
+UNSURE, SPREAD, SURE, NARROW = 0.15, 0.1, 0.15, 0.75  # see `_reason`
 
 
 def effective_classes(mean: Tensor) -> float:
@@ -32,11 +34,10 @@ def effective_classes(mean: Tensor) -> float:
 class Guard:
     """Running evidence of collapse, and the states to return to.
 
-    Three numbers per step, each of the answer against the zero-shot sketch of the same images: how
-    often they agree, the mean entropy, and the effective number of predicted classes. Collapse is
-    said when the answer uses fewer than half of the classes that the sketch uses, or agrees with it
-    less often than chance would. As a mean over many samples lags behind, a state is proven not by
-    the signs of its own step, but by healthy ones a memory later.
+    Answers are compared with the zero-shot sketch of the same images before they are given: how
+    many classes they use, how sure they are, and what the sketch gives them. All signs are ratios
+    of running sums, this batch included, so that the batch size does not matter. As a running mean
+    lags behind, a state is proven not by the signs of its own step but by healthy ones later.
 
     Parameters
     ----------
@@ -45,30 +46,30 @@ class Guard:
     """
 
     def __init__(self, adapter: Adapter) -> None:
-        self.adapter, self.classes = adapter, len(adapter.classes)
+        self.adapter, self.K = adapter, len(adapter.classes)
+        self.reset()
+
+    def reset(self) -> None:
         self._forget()
         self.events: list[dict[str, Any]] = []
         self.good: dict[str, Any] = {}  # the state to return to; empty: the start
         self.trial: dict[str, Any] = {}  # the next such
 
-    def reset(self) -> None:
-        self._forget()
-        self.events, self.good, self.trial = [], {}, {}
-
     def _forget(self) -> None:
-        # n, agreements, the entropy of both, the summed answers of both
-        self.sums = torch.zeros(4 + 2 * self.classes, dtype=torch.float64)
-        self.age = 0.0  # samples since the state on trial was set aside
+        # n, agreement, confidence of answers, of the sketch and of the evened sketch, what sketch
+        # and evened sketch give the answers; then sums per class of answers, sketch and its logits
+        self.sums = torch.zeros(7 + 3 * self.K, dtype=torch.float64)
+        self.age = 0.0  # healthy images since the state on trial was set aside
 
     @property
     def watched(self) -> set[str]:
         return self.adapter.state_names() - KEPT
 
     def review(self, answer: Tensor, sketch: Tensor) -> tuple[dict[str, Any], bool]:
-        """Look at probabilities (b,K) of answers before they are given, beside the sketch's.
+        """Look at probabilities (b,K) of answers before they are given, beside sketch logits (b,K).
 
-        Returns what was seen, and whether the adapter has been returned to its last good state: the
-        caller then answers otherwise.
+        Returns what was seen, and whether it is bad: the adapter has then been returned to its last
+        good state, and the caller answers by the sketch.
         """
         signs = self.step(answer, sketch)
         if signs["collapse"]:
@@ -76,60 +77,79 @@ class Guard:
             self.events = [*self.events, event][-EVENTS:]
             self._return()
             return signs, True
-        if signs["proven"]:
+        if self.age >= PROVEN:
             self.good, self.trial = self.trial, self.adapter.state(self.watched)
             self.age = 0.0
         return signs, False
 
     def _return(self) -> None:
         """Back to the last good state; slower and less trusting from there on."""
-        adapter, caution = self.adapter, self.adapter.caution + 1
+        adapter, caution, events = self.adapter, self.adapter.caution + 1, self.events
         if self.good:
             adapter.load_state(self.good, self.watched)
         else:
-            self._restart()
-        adapter.caution = caution
+            kept = adapter.state(KEPT - {"guard"})
+            adapter.reset_state()
+            adapter.load_state(kept, KEPT - {"guard"})
+        adapter.caution, self.events = caution, events
         self._forget()
         self.trial = self.good
 
-    def _restart(self) -> None:
-        kept = self.adapter.state(KEPT - {"guard"})
-        events = self.events
-        self.adapter.reset_state()
-        self.adapter.load_state(kept, KEPT - {"guard"})
-        self.events = events
-
+    @torch.no_grad()
     def step(self, answer: Tensor, sketch: Tensor) -> dict[str, Any]:
-        """Take in probabilities (b,K) of the same images and say what they show."""
+        """Take in probabilities and sketch logits of the same images, and say what they show."""
         answer, sketch = answer.double().cpu(), sketch.double().cpu()
-        n, K = len(answer), self.classes
-        agree = (answer.argmax(1) == sketch.argmax(1)).sum()
-        entropies = [torch.special.entr(p).sum() for p in (answer, sketch)]
-        new = torch.stack([torch.tensor(float(n)), agree, *entropies])
-        new = torch.cat([new, answer.sum(0), sketch.sum(0)])
-        self.sums = self.sums * math.exp(-n / MEMORY) + new
-        self.age += n
-        total, *means = self.sums[:4].tolist()
-        agreement, entropy, sketch_entropy = (mean / total for mean in means)
-        used = effective_classes(self.sums[4 : 4 + K] / total)
-        expected = effective_classes(self.sums[4 + K :] / total)
-        reason = ""
-        if total >= LEAST and not used >= SHARE * expected:  # so that NaN is a collapse
-            reason = f"answers use {used:.1f} classes, the zero-shot sketch {expected:.1f}"
-        elif total >= LEAST and agreement < 1 / K:
-            reason = f"answers agree with the zero-shot sketch on {100 * agreement:.0f} % of images"
-        certain = min(2 / K, 0.5 + 0.5 / K)  # twice chance, which two classes cannot exceed
-        healthy = used > 0.5 * (1 + SHARE) * expected and agreement > certain
+        if not bool(torch.isfinite(answer).all()):
+            return {"collapse": "answers are not finite"}
+        n, K = len(answer), self.K
+        p, said = sketch.softmax(1), answer.argmax(1, keepdim=True)
+        centred = sketch - sketch.mean(1, keepdim=True)
+        self.sums = self.sums * 0.5 ** (n / MEMORY)
+        self.sums[0] += n
+        self.sums[7:] += torch.cat([answer.sum(0), p.sum(0), centred.sum(0)])
+        # the sketch without its preference for classes, which adaptation may rightly mend
+        even = (centred - self.sums[-K:] / self.sums[0]).softmax(1)
+        agree = (said[:, 0] == sketch.argmax(1)).double()
+        sure = [agree, answer.amax(1), p.amax(1), even.amax(1)]
+        given = [p.gather(1, said)[:, 0], even.gather(1, said)[:, 0]]
+        self.sums[1:7] += torch.stack([values.sum() for values in (*sure, *given)])
+        total = float(self.sums[0])
+        agreement, mine, theirs, evened, gives, even_gives = (self.sums[1:7] / total).tolist()
+        used, expected = (
+            effective_classes(part / part.sum()) for part in self.sums[7 : 7 + 2 * K].split(K)
+        )
+        kinship = max(gives / theirs, even_gives / evened)
+        reason = self._reason(total, kinship, used, expected, mine, theirs)
+        self.age = 0.0 if reason else self.age + n
         return {
             "agreement": agreement,
-            "entropy": entropy,
-            "sketch_entropy": sketch_entropy,
+            "kinship": kinship,
+            "confidence": mine,
+            "sketch_confidence": theirs,
             "classes": used,
             "sketch_classes": expected,
-            "healthy": healthy,
-            "proven": healthy and self.age >= MEMORY,
             "collapse": reason,
         }
+
+    @staticmethod
+    def _reason(
+        n: float, kinship: float, used: float, expected: float, sure: float, sketch_sure: float
+    ) -> str:
+        """What is wrong, in a sentence; empty where nothing is."""
+        ratio, gap = used / expected, sure - sketch_sure
+        if n >= LEAST / 2 and not kinship >= KIN:
+            return f"the sketch gives the answers {kinship:.2f} of what it gives its own"
+        if n < LEAST:
+            return ""
+        if ratio < FEW:
+            return f"answers use {used:.1f} classes, the sketch {expected:.1f}"
+        if gap < -UNSURE:
+            return f"answers are less sure than the sketch, by {-gap:.2f}"
+        if gap < -SPREAD and ratio > MANY:
+            return f"answers spread over {used:.1f} classes, the sketch over {expected:.1f}"
+        if gap > SURE and ratio < NARROW:
+            return f"answers are surer than the sketch by {gap:.2f}, on {ratio:.2f} of its classes"
+        return ""
 
     def summary(self) -> dict[str, Any]:
         return {"on": True, "returns": self.adapter.caution, "events": self.events}
@@ -146,7 +166,7 @@ class Guard:
         for kept in copies.values():
             if kept:
                 self._check(kept)
-        sums = matching("sums", rest.get("sums"), self.sums, least=0)
+        sums = matching("sums", rest.get("sums"), self.sums)
         age = matching("age", rest.get("age"), 0.0, least=0)
         events = rest.get("events")
         if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
@@ -165,80 +185,3 @@ class Guard:
     def merge(self, other: Guard, share: float) -> None:
         """The merged state is the one to return to; evidence of collapse is each worker's own."""
         self.good = self.trial = self.adapter.state(self.watched)
-
-
-class _Inner:
-    """The guarded adapter, as a piece of state."""
-
-    def __init__(self, adapter: Adapter) -> None:
-        self.adapter = adapter
-        self.reset, self.state, self.load = adapter.reset, adapter.state, adapter.load_state
-
-    def merge(self, other: _Inner, share: float) -> None:
-        self.adapter.merge(other.adapter)
-
-
-class Guarded(Adapter):
-    """Any adapter, watched: where its answers collapse it returns to its last good state.
-
-    Parameters
-    ----------
-    adapter
-        What `make_adapter` or a class gave; use it only through the guarded one from then on.
-
-    >>> import bayestta as bt
-    >>> model = bt.load_model("mini-rn")
-    >>> adapter = Guarded(bt.make_adapter("tent-continual", model, ["cat", "dog"]))
-    >>> adapter.adapt(torch.zeros(4, 3, 64, 64)).shape
-    torch.Size([4, 2])
-    """
-
-    def __init__(self, adapter: Adapter) -> None:
-        self.inner_adapter = adapter
-        for key in ("name", "title", "citation", "tunes", "cost", "fidelity", "views", "answer"):
-            setattr(self, key, getattr(adapter, key))
-        for key in ("norms", "reset_every", "needs_encoder", "moves_tower", "no_merge", "Settings"):
-            setattr(self, key, getattr(adapter, key))
-        self.title = f"{adapter.title}, guarded"
-        model, about = adapter.model, (adapter.classes, adapter.templates)
-        super().__init__(model, *about, seed=adapter.seed, settings=adapter.settings)
-
-    def make_text(self) -> Tensor:
-        self.templates = self.inner_adapter.templates
-        return self.inner_adapter.text
-
-    def declare(self) -> None:
-        self.add_state("inner", _Inner(self.inner_adapter))
-        self.guard = Guard(self)
-        self.add_state("guard", self.guard)
-
-    def _adapt(self, x: Tensor) -> Tensor:
-        answer = self.inner_adapter.adapt(x)
-        self.sketch, self.record = self.inner_adapter.sketch, dict(self.inner_adapter.record)
-        chosen, sketch = self._pristine(x)
-        probabilities = self.probabilities(answer[chosen])
-        signs, returned = self.guard.review(probabilities, sketch.softmax(1))
-        self.record["guard"] = signs
-        return self.inner_adapter.predict(x) if returned else answer
-
-    def _pristine(self, x: Tensor) -> tuple[slice, Tensor]:
-        """Some images of a batch, and their zero-shot logits by the pristine tower."""
-        if self.sketch is not None and not self.inner_adapter.moves_tower:
-            return slice(None), self.sketch
-        chosen = slice(self.steps % min(PROBE, len(x)), None, PROBE)
-        plain = x.plain[chosen] if hasattr(x, "plain") else x[chosen]
-        plain = plain[:, 0] if plain.ndim == 5 else plain
-        with torch.no_grad():
-            return chosen, self.model.logits(self.model.encode_image(plain), self.text)
-
-    def _predict(self, x: Tensor) -> Tensor:
-        return self.inner_adapter.predict(x)
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        return self.inner_adapter.probabilities(logits)
-
-    def header(self) -> dict[str, Any]:
-        return {**super().header(), "method": f"guarded {self.name}"}
-
-    def summary(self) -> dict[str, Any]:
-        return {**self.inner_adapter.summary(), "guard": self.guard.summary()}

@@ -11,7 +11,7 @@ from torch import Tensor
 from bayestta.state import matching
 
 STEADY = 64.0  # samples after which a running value counts half
-ENOUGH = 30.0  # samples per class at which the discriminants get half of their weight
+ENOUGH = 15.0  # samples per class at which the discriminants get half of their weight
 LEAN, SMOOTH = 0.1, 5.0  # power of the class counts in the answer, and what is added to each
 TINY = 1e-300
 

@@ -99,9 +99,9 @@ class BayesTTA(Adapter):
             answer = self._answer(features, sketch, remember=True)
         self.record = self._told()
         if self.settings.guard:
-            signs, returned = self.guard.review(self.probabilities(answer), sketch.softmax(1))
+            signs, bad = self.guard.review(self.probabilities(answer), sketch)
             self.record["guard"] = signs
-            if returned:
+            if bad:
                 return self._sketch_alone(sketch)
         if self.refinement is not None:
             even = self.trust.value > 0

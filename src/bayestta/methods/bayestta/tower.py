@@ -31,7 +31,9 @@ from bayestta.state import Stateful
 RHO = 0.3  # share of the stream's statistics in the BatchNorms
 WIDE, TRIAL = 16, 32  # images of a trial: those that go through all candidates, and all
 RATE, SAVINGS = 0.2, 128.0  # forwards for trials that an image brings, and the most that are kept
-AGAIN = 2048  # images after which a choice is tried again though nothing moved
+AGAIN = (128, 2048)  # images after which a choice is tried again though nothing moved: at first
+# soon, as 32 images may not tell, then ever more rarely
+KEPT = 64  # earlier answers that count in a trial, where nothing moved
 MOVED, WINDOW = 0.5, 64.0  # what counts as a move, in deviations of single images; images averaged
 FLOOR = 0.05  # of these deviations
 
@@ -73,6 +75,7 @@ class StreamTower(Stateful):
         self.add_state("tokens", SAVINGS, most=SAVINGS)
         self.add_state("left", TRIAL, least=0)  # images that the trial still wants
         self.add_state("quiet", 0, least=0)  # images since the last trial began
+        self.add_state("patience", AGAIN[0], least=AGAIN[0], most=AGAIN[1])
         self.add_state("trials", 0, merge="sum", least=0)
         self.answers = Answers(C, K)
         self.add_state("answers", self.answers)
@@ -119,11 +122,12 @@ class StreamTower(Stateful):
             for moments in (self.pixels, *self.layers.values()):
                 moments.loosen()
         self.pixels.add(*channel_moments(x), len(x))
-        if self.left == 0 and (moved or self.quiet >= AGAIN):
+        if self.left == 0 and (moved or self.quiet >= self.patience):
             if self.tokens >= self._price:
                 self.left, self.quiet, self.lost = TRIAL, 0, False
                 self.trials += 1
-                self.answers.keep(0 if moved else TRIAL)
+                self.patience = AGAIN[0] if moved else min(2 * self.patience, AGAIN[1])
+                self.answers.keep(0 if moved else KEPT)
             elif moved:  # no means to find out: the source
                 self.active = 0
         if not self.left:
