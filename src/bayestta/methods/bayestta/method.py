@@ -122,7 +122,7 @@ class BayesTTA(Adapter):
     def _features(self, x: Tensor) -> Tensor:
         """Features of a batch, by statistics that the stream chooses."""
         tensors = self._tensors()
-        if self.tower is None:
+        if self.tower is None or x.ndim != 4:  # features, not pixels
             z = self.model.encode_image(x, tensors)
         else:
             z = self.tower.features(x, tensors)
@@ -130,7 +130,7 @@ class BayesTTA(Adapter):
         return z
 
     def _encode(self, x: Tensor, tensors: Mapping[str, Tensor] | None) -> Tensor:
-        if self.tower is None:
+        if self.tower is None or x.ndim != 4:
             return self.model.encode_image(x, tensors)
         return self.tower.encode(x.to(self.model.device), self.tower.active, tensors)
 
@@ -222,6 +222,11 @@ class BayesTTA(Adapter):
 
     # --- what is told ---
 
+    @property
+    def structure(self) -> str | None:
+        """Of the covariance; None until the test has spoken."""
+        return self.test.chosen
+
     def _told(self) -> dict[str, Any]:
         told = {"structure": self.test.structure, **self.test.outcome}
         told |= {"alpha": self.alpha, "trust": self.trust.value}
@@ -233,8 +238,8 @@ class BayesTTA(Adapter):
 
     def covariance_record(self) -> dict[str, Any]:
         """The structure of the covariance, and what the test said of it."""
-        decided = self.test.chosen is not None
-        return {"structure": self.test.structure, "decided": decided, **self.test.outcome}
+        chosen = {"structure": self.test.structure, "decided": self.structure is not None}
+        return {**chosen, **self.test.outcome}
 
     def summary(self) -> dict[str, Any]:
         guard = {**self.guard.summary(), "on": self.settings.guard}
