@@ -111,10 +111,11 @@ class Stateful:
         return {*self._declared, *self._part_names}
 
     def reset_state(self) -> None:
-        for name, declared in self._declared.items():
-            setattr(self, name, copied(declared.start()))
-        for part in self.parts().values():
-            part.reset()
+        with torch.inference_mode(False):  # what is made there could never be changed elsewhere
+            for name, declared in self._declared.items():
+                setattr(self, name, copied(declared.start()))
+            for part in self.parts().values():
+                part.reset()
 
     def state(self, only: Collection[str] | None = None) -> dict[str, Any]:
         """Copies of all that moves, by name; a part's names follow its own and a slash.
@@ -131,7 +132,7 @@ class Stateful:
     def load_state(self, state: Mapping[str, Any], only: Collection[str] | None = None) -> None:
         """Take back what `state` gave: all of it, or a ValueError and nothing."""
         chosen = self.state_names() if only is None else only
-        with self.unchanged_on_error(chosen):
+        with torch.inference_mode(False), self.unchanged_on_error(chosen):
             self._load(dict(state), chosen)
 
     def _load(self, rest: dict[str, Any], chosen: Collection[str]) -> None:
@@ -142,7 +143,9 @@ class Stateful:
             setattr(self, name, matching(name, rest.pop(name, None), like, **limits))
         for name, part in self.parts().items():
             if name in chosen:
-                part.load(taken(rest, f"{name}/"))
+                given = taken(rest, f"{name}/")
+                part.load(given)
+                rest |= {f"{name}/{key}": given[key] for key in given.keys() - part.state().keys()}
         if rest:
             raise ValueError(f"{', '.join(sorted(rest)[:5])} is not part of the state.")
 

@@ -67,7 +67,7 @@ def failed_step(case: Case) -> None:
         probe.load_state(run.states[0])
         with counted(case, verb, lambda n, y: y) as count:
             case.adapt(probe, BATCHES[1:2])
-        for place in sorted({1, (count[0] + 1) // 2, count[0]} - {0}):
+        for place in sorted({1, count[0] // 2 + 1, count[0]}) if count[0] else []:
 
             def fail(n: int, y: Tensor, place: int = place) -> Tensor:
                 if n == place:
