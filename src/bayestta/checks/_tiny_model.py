@@ -25,7 +25,7 @@ from bayestta.names import unknown
 LENGTH, WORDS = 32, 510  # tokens per prompt, different words
 TEXT = {"context_length": LENGTH, "vocab_size": WORDS + 2, "width": 16, "heads": 2, "layers": 1}
 TOWERS: dict[str, dict[str, Any]] = {
-    "BatchNorm": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 8, "patch_size": None},
+    "BatchNorm": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 4, "patch_size": None},
     "LayerNorm": {"image_size": 16, "layers": 2, "width": 32, "head_width": 16, "patch_size": 4},
 }
 PICTURES = 16
@@ -78,6 +78,17 @@ def tokenize(prompts: Sequence[str]) -> Tensor:
         ids = [start, *(1 + zlib.crc32(word.encode()) % (WORDS - 1) for word in words), end]
         row[: len(ids)] = torch.tensor(ids)
     return tokens
+
+
+def is_pristine(model: VLM, tower: str) -> bool:
+    """Whether a tiny model is as `tiny_model` made it."""
+    now, start = model.towers()[0], _clip(tower)
+    pairs = zip(now.state_dict().values(), start.state_dict().values(), strict=True)
+    return (
+        all(one.dtype == two.dtype and torch.equal(one, two) for one, two in pairs)
+        and not any(module.training for module in now.modules())
+        and not any(value.requires_grad or value.grad is not None for value in now.parameters())
+    )
 
 
 class Pictures(Dataset, Data):

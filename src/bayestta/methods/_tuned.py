@@ -61,7 +61,7 @@ class Tuned(Mapping[str, Tensor]):
         """One optimiser step, then theta <- keep * old + (1 - keep) * theta."""
         before = self.snapshot() if keep else {}
         tensors = list(self.tensors.values())
-        gradients = torch.autograd.grad(loss, tensors, allow_unused=True)
+        gradients = torch.autograd.grad(loss, tensors, allow_unused=True, materialize_grads=True)
         for tensor, gradient in zip(tensors, gradients, strict=True):
             tensor.grad = gradient
         self.optimiser.step()
@@ -97,9 +97,9 @@ class Tuned(Mapping[str, Tensor]):
                 least = 0 if slot in ("step", "exp_avg_sq") else None
                 moments.setdefault(key, {})[slot] = matching(name, value, like, least=least)
         expected = self._slots() if moments else []
-        for key, slots in moments.items():
-            if sorted(slots) != expected:
-                given, usual = ", ".join(sorted(slots)), ", ".join(expected)
+        for key in self.tensors if moments else ():
+            if sorted(moments.get(key, ())) != expected:
+                given, usual = (", ".join(sorted(s)) for s in (moments.get(key, ()), expected))
                 raise ValueError(f"{key} has the moments {given} instead of {usual or 'none'}.")
         self.reset()
         self.assign(values)
