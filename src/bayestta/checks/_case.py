@@ -19,7 +19,7 @@ TEMPLATES = ["a photo of a {}.", "a bad {}."]
 BATCHES = [[0, 1, 2], [3, 4, 5], [6, 7, 8]]  # rows of the pictures
 
 
-class CheckFailed(AssertionError):
+class CheckFailed(AssertionError):  # noqa: N818 - reads as what happened
     """A promise that a method did not keep: the name of the check, and a sentence."""
 
 

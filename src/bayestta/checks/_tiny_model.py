@@ -26,7 +26,7 @@ LENGTH, WORDS = 32, 510  # tokens per prompt, different words
 TEXT = {"context_length": LENGTH, "vocab_size": WORDS + 2, "width": 16, "heads": 2, "layers": 1}
 TOWERS: dict[str, dict[str, Any]] = {
     "BatchNorm": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 4, "patch_size": None},
-    "LayerNorm": {"image_size": 16, "layers": 2, "width": 32, "head_width": 16, "patch_size": 4},
+    "LayerNorm": {"image_size": 16, "layers": 1, "width": 32, "head_width": 16, "patch_size": 4},
 }
 PICTURES = 16
 VIEWS = 4
