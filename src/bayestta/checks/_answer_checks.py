@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bayestta.checks._case import BATCHES, CLASSES, TEMPLATES, Case, differing, expect, same
+from bayestta.checks._case import BATCHES, CLASSES, TEMPLATES, Case, differing, expect, frozen, same
 from bayestta.checks._tiny_model import tiny_model
 from bayestta.models.features import Features
 
@@ -39,7 +39,7 @@ def pure_predict(case: Case) -> None:
     """`predict` repeats itself, changes nothing, and leaves no trace in what is learnt next."""
     adapter = case.make()
     case.adapt(adapter, BATCHES[:1])
-    before = adapter.state()
+    before = frozen(adapter)
     first, second = case.predict(adapter), case.predict(adapter)
     expect(same(first, second), "two calls of predict on the same images gave different answers")
     after = adapter.state()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -38,6 +39,11 @@ def same(one: Any, two: Any) -> bool:
     if isinstance(one, Tensor):
         return isinstance(two, Tensor) and one.dtype == two.dtype and torch.equal(one, two)
     return bool(one == two)
+
+
+def frozen(adapter: Adapter) -> dict[str, Any]:
+    """A state that nothing reaches any more, even where an adapter hands out its own."""
+    return copy.deepcopy(adapter.state())
 
 
 def differing(one: Mapping[str, Any], two: Mapping[str, Any]) -> str:
@@ -115,5 +121,5 @@ class Case:
         adapter, answers, states = case.make(), [], []
         for rows in BATCHES:
             answers += case.adapt(adapter, [rows])
-            states.append(adapter.state())
+            states.append(frozen(adapter))
         return Run(answers, states, case.predict(adapter))

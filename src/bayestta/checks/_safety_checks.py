@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bayestta.adapter import Adapter
-from bayestta.checks._case import BATCHES, Case, CheckFailed, differing, expect, same
+from bayestta.checks._case import BATCHES, Case, CheckFailed, differing, expect, frozen, same
 from bayestta.checks._tiny_model import views
 
 VERBS = ("encode_image", "logits", "encode_embeddings")  # of the model, during a step
@@ -140,7 +140,7 @@ def bad_images(case: Case) -> None:
     """NaN pixels and empty batches are refused with a ValueError, and nothing changes."""
     adapter = case.make()
     case.adapt(adapter, BATCHES[:1])
-    before = adapter.state()
+    before = frozen(adapter)
     plain = case.pictures[:3].clone()
     plain[1, 0, 0, 0] = math.nan
     x = plain if adapter.views == 1 else views(case.model, plain, [0, 1, 2])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bayestta.adapter import Adapter
-from bayestta.checks._case import BATCHES, Case, CheckFailed, differing, expect, same
+from bayestta.checks._case import BATCHES, Case, CheckFailed, differing, expect, frozen, same
 
 
 def reset(case: Case) -> None:
@@ -55,7 +55,7 @@ def loading(case: Case) -> None:
     adapter = case.make()
     places = {k: v.device for k, v in adapter.state().items() if isinstance(v, Tensor)}
     case.adapt(adapter, BATCHES[:2])
-    before = adapter.state()
+    before = frozen(adapter)
     for fact, bad in unfit(before):
         try:
             adapter.load_state(bad)
@@ -133,7 +133,7 @@ def merge(case: Case) -> None:
     expect(close, "an untouched adapter does not answer like the one that it took in")
     worker = case.make(seed=4)
     case.adapt(worker, [rows[::-1] for rows in BATCHES[:2]])
-    before = worker.state()
+    before = frozen(worker)
     adapter.merge(worker)
     after = worker.state()
     expect(same(after, before), f"merging changes {differing(after, before)} of the other adapter")
