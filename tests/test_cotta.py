@@ -186,5 +186,5 @@ def test_merge_averages_by_samples(tiny_vit):
 
 @pytest.mark.parametrize(("key", "value"), [("loss", "mse"), ("optimiser", "lion")])
 def test_unknown_choices_are_refused(tiny_vit, key, value):
-    with pytest.raises(ValueError, match=f"unknown {key} of cotta '{value}'"):
+    with pytest.raises(ValueError, match=f"unknown value of {key} '{value}'"):
         make_adapter("cotta", tiny_vit, NAMES, TEMPLATES, **{key: value})

@@ -8,76 +8,49 @@ from pathlib import Path
 import pytest
 import torch
 
-import test_contract as contract
-from bayestta import adapter
+from bayestta import checks
 from bayestta.bench import Run, execute
 from bayestta.data import _base as base
 from bayestta.data import list_data
+from bayestta.methods import METHODS, make_adapter, methods
 
 PAGE = Path(__file__).parents[1] / "docs" / "adding.md"
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.S | re.M)
 METHOD = "balance"
-WITH_TOWER = [
-    contract.test_one_finite_row_a_sample,
-    contract.test_predict_changes_nothing_and_repeats_itself,
-    contract.test_input_and_model_stay_untouched,
-    contract.test_two_adapters_on_one_model,
-    contract.test_same_seed_same_logits_and_restart_is_a_fresh_start,
-    contract.test_odd_batches,
-    contract.test_memory_stops_growing,
-    contract.test_merge_with_an_untouched_copy,
-    contract.test_nan_is_refused,
-    contract.test_unknown_hyperparameter,
-    contract.test_hyperparameters_are_told,
-    contract.test_cached_features_do_or_are_refused_with_a_cure,
-]
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory):
     """What the page defines, all blocks run in one folder; nothing of it stays registered."""
-    folder, known = tmp_path_factory.mktemp("adding"), dict.fromkeys(adapter.methods())
+    folder, known = tmp_path_factory.mktemp("adding"), set(methods())
     names: dict = {"__name__": "adding"}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for i, block in enumerate(BLOCKS):
             exec(compile(block, f"docs/adding.md, block {i + 1}", "exec"), names)
     yield names
-    for name in set(adapter._REGISTRY) - set(known):
-        del adapter._REGISTRY[name]
-    del base.REGISTRY._known["patches"]
-
-
-@pytest.fixture(scope="module", params=list(contract.TOWERS))
-def tower(page, request) -> contract.Tower:
-    return contract.Tower(request.param)
+    for name in set(METHODS) - known:
+        METHODS.remove(name)
+    base.REGISTRY.remove("patches")
 
 
 def test_there_is_a_block_for_each(page):
     assert len(BLOCKS) == 4
-    assert METHOD in adapter.methods()
+    assert METHOD in methods()
     assert "patches" in {info.name for info in list_data()}
     assert isinstance(page["model"], page["VLM"])
 
 
-@pytest.mark.parametrize("check", WITH_TOWER, ids=lambda check: check.__name__)
-def test_the_method_keeps_the_contract(check, tower):
-    check(tower, METHOD)
-
-
-def test_the_method_goes_on_after_a_stop(tower, tmp_path):
-    contract.test_save_load_go_on(tower, METHOD, tmp_path)
-
-
-def test_the_method_runs_on_half_precision(page):
-    contract.test_bf16_weights(contract.Tower("LayerNorm", torch.bfloat16), METHOD)
-    contract.test_a_method_says_what_it_is(METHOD)
+@pytest.mark.parametrize("tower", ["BatchNorm", "LayerNorm"])
+@pytest.mark.parametrize("check", checks.CHECKS)
+def test_the_method_keeps_the_contract(page, check, tower):
+    checks.run_check(check, checks.Case(page["Balance"], tower))
 
 
 def test_the_method_does_what_it_says(page):
     """Balanced by hand, image by image."""
     model, data = page["model"], page["data"]
-    made = adapter.make_adapter(METHOD, model, data.classes, data.templates, strength=0.5)
+    made = make_adapter(METHOD, model, data.classes, data.templates, strength=0.5)
     x = torch.stack([model.preprocess(data["dusk"][i][0]) for i in range(5)])
     zero_shot = model.scale * model.encode_image(x) @ made.text.T
     mass = [1.0] * 6

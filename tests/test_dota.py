@@ -99,7 +99,7 @@ def test_merge_adds_statistics():
 def test_memory_beyond_the_budget_is_refused(monkeypatch):
     monkeypatch.setattr(stats, "BUDGET_BYTES", 1000)
     model, _ = vectors()
-    with pytest.raises(ValueError, match=r"5 covariances of 24 x 24, 11,520 bytes.*1,000"):
+    with pytest.raises(ValueError, match=r"5 covariances of 24 x 24, 23,040 bytes.*1,000"):
         build("dota", model)
 
 

@@ -86,7 +86,7 @@ def test_hyperparameters():
     found = run(build("dpe", model, **settings), x, 20)
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
     for key in ("align", "final"):
-        with pytest.raises(ValueError, match=f"unknown {key} of dpe"):
+        with pytest.raises(ValueError, match=f"unknown value of {key} 'nothing'"):
             build("dpe", model, **{key: "nothing"})
 
 

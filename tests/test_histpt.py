@@ -101,9 +101,10 @@ def test_logits_equal_the_literal_method(tiny_vit, settings, plain):
     found = torch.cat([adapter.adapt(x[:3]), adapter.adapt(x[3:])])
     want = torch.stack([slow.step(views) for views in x])
     torch.testing.assert_close(found, want, atol=5e-3, rtol=0)
-    torch.testing.assert_close(adapter.banks.local, torch.stack(slow.local), atol=1e-4, rtol=0)
-    torch.testing.assert_close(adapter.banks.hard, torch.stack(slow.hard), atol=1e-4, rtol=0)
-    torch.testing.assert_close(adapter.banks.long_term, slow.long, atol=1e-4, rtol=0)
+    (banks,) = adapter.banks
+    torch.testing.assert_close(banks.local, torch.stack(slow.local), atol=1e-4, rtol=0)
+    torch.testing.assert_close(banks.hard, torch.stack(slow.hard), atol=1e-4, rtol=0)
+    torch.testing.assert_close(banks.long_term, slow.long, atol=1e-4, rtol=0)
     plainly = tiny_vit.logits(
         tiny_vit.encode_image(x[:, 0]), adapter.learner(adapter.tuned["context"])
     )
@@ -132,5 +133,5 @@ def test_it_says_that_it_is_derived_and_opts_out_of_merging(tiny_vit):
     assert "derived" in type(make[0]).__doc__
     with pytest.raises(NotImplementedError, match="histpt: its banks are queues"):
         make[0].merge(make[1])
-    with pytest.raises(ValueError, match="unknown label of histpt 'firm'"):
+    with pytest.raises(ValueError, match="unknown value of label 'firm'"):
         make_adapter("histpt", tiny_vit, NAMES, TEMPLATES, label="firm")

@@ -7,10 +7,17 @@ import inspect
 
 import pytest
 
-from bayestta.methods import hyperparameters, make_adapter
+from bayestta.methods import make_adapter, settings_of
 from bayestta.methods.bayestta.method import BayesTTA
-from bayestta.methods.bayestta.presets import CHOICES, PRESETS, Settings, settings
+from bayestta.methods.bayestta.presets import PRESETS, BayesTTASettings, settings
+from bayestta.settings import describe
 from fake_vlm import names, world
+
+CHOICES = {
+    field.name: field.metadata["choices"]
+    for field in dataclasses.fields(BayesTTASettings)
+    if field.metadata["choices"]
+}
 
 
 def test_the_released_form_is_the_left_column():
@@ -44,8 +51,8 @@ def test_the_published_forms_neither_forget_nor_guard(preset):
 
 
 def test_the_default_guards_and_is_made_of_the_fields():
-    assert PRESETS["default"] == Settings()
-    assert Settings().guard
+    assert PRESETS["default"] == BayesTTASettings()
+    assert BayesTTASettings().guard
 
 
 def test_changes_go_over_the_preset():
@@ -67,15 +74,25 @@ def test_changes_go_over_the_preset():
             {"test": "per-clas"},
             "unknown value of test 'per-clas': did you mean 'per-class'",
         ),
-        ("default", {"softness": 0.0}, "softness is 0.0, but must be positive"),
-        ("default", {"temperature": -1.0}, "temperature is -1.0, but must be positive"),
-        ("default", {"half_life": 0.0}, "half_life is 0.0, but must be positive"),
-        ("default", {"half_life": float("nan")}, "half_life is nan, but must be positive"),
-        ("default", {"beta": 1.5}, "beta is 1.5, but is a share: give a number from 0 to 1"),
-        ("default", {"shrinkage": -0.1}, "shrinkage is -0.1, but is a share"),
-        ("default", {"lr": -1e-3}, "lr is -0.001, but cannot be negative: give 0 or more"),
-        ("default", {"alpha": float("nan")}, "alpha is nan, but cannot be negative"),
-        ("default", {"pinv_rtol": -1.0}, "pinv_rtol is -1.0, but cannot be negative"),
+        ("default", {"softness": 0.0}, "softness is 0.0: give a number above 0"),
+        ("default", {"temperature": -1.0}, "temperature is -1.0: give a number above 0"),
+        ("default", {"half_life": 0.0}, "half_life is 0.0: give a number above 0"),
+        (
+            "default",
+            {"half_life": float("nan")},
+            r"half_life is not a number \(NaN\): give a number above 0",
+        ),
+        ("default", {"beta": 1.5}, "beta is 1.5: give a number from 0 to 1"),
+        ("default", {"shrinkage": -0.1}, "shrinkage is -0.1: give a number from 0 to 1"),
+        ("default", {"lr": -1e-3}, "lr is -0.001: give a number of 0 or more"),
+        (
+            "default",
+            {"alpha": float("nan")},
+            r"alpha is not a number \(NaN\): give a number of 0 or more",
+        ),
+        ("default", {"guard": "no"}, "guard is 'no', a str: give true or false"),
+        ("default", {"alpha": "8"}, "alpha is '8', a str: give a number of 0 or more"),
+        ("default", {"pinv_rtol": -1.0}, "pinv_rtol is -1.0: give a number of 0 or more"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_sentence(preset, changes, said):
@@ -94,17 +111,26 @@ def test_every_choice_is_accepted_and_runs(key):
 
 
 def test_the_signature_is_the_schema():
-    schema = hyperparameters(BayesTTA)
-    assert list(schema) == ["preset", *(field.name for field in dataclasses.fields(Settings))]
-    for field in dataclasses.fields(Settings):
-        assert schema[field.name].default == field.default
-        assert schema[field.name].annotation in ("str", "float", "bool")
-        assert schema[field.name].kind is inspect.Parameter.KEYWORD_ONLY
+    shown = inspect.signature(BayesTTA).parameters
+    rows = {row["name"]: row for row in describe(BayesTTASettings)}
+    own = [field.name for field in dataclasses.fields(BayesTTASettings)]
+    assert list(rows) == own
+    assert own[0] == "preset"
+    assert [key for key in shown if key in rows] == own
+    for field in dataclasses.fields(BayesTTASettings):
+        assert shown[field.name].default == rows[field.name]["default"] == field.default
+        assert rows[field.name]["type"] in ("str", "float", "bool")
+        assert shown[field.name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert f"    {field.name}=" in BayesTTA.__doc__
+        assert rows[field.name]["doc"] in BayesTTA.__doc__
 
 
-def test_the_hyper_parameters_in_force_are_told():
+def test_the_settings_in_force_are_told():
     model, _ = world(3, batches=0)
-    told = make_adapter("bayestta", model, names(model), ["{}"], preset="paper", lr=0.5).settings
+    adapter = make_adapter("bayestta", model, names(model), ["{}"], preset="paper", lr=0.5)
+    told = settings_of(adapter)
     assert (told["preset"], told["lr"], told["alpha"]) == ("paper", 0.5, 1.0)
-    assert told["half_life"] is None  # JSON has no infinity
-    assert told.keys() == hyperparameters(BayesTTA).keys()
+    assert told["half_life"] == float("inf")
+    assert list(told) == [row["name"] for row in describe(BayesTTASettings)]
+    again = make_adapter("bayestta", model, names(model), ["{}"], **told)
+    assert again.settings == adapter.settings

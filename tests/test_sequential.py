@@ -9,8 +9,8 @@ from torch.nn import functional
 
 from bayestta.methods import make_adapter, methods
 from bayestta.methods._entropy_cache import Cache
+from bayestta.methods._multiview import CHUNK, encode_views
 from bayestta.methods._sequential import Sequential
-from bayestta.methods.tpt import CHUNK, encode_views
 from fake_vlm import Fake, names
 
 METHODS = [name for name, cls in methods().items() if issubclass(cls, Sequential)]
@@ -31,6 +31,10 @@ def build(method, model, **settings):
     return make_adapter(method, model, names(model), ["{}"], **settings)
 
 
+def equal(one, two):
+    return torch.equal(one, two) if isinstance(one, torch.Tensor) else one == two
+
+
 def run(adapter, x, batch):
     return torch.cat([adapter.adapt(part) for part in x.split(batch)])
 
@@ -45,8 +49,8 @@ def test_batch_size_changes_no_bit(method, views):
     model, x = vectors(dtype=torch.float32, n=23, views=views)
     one, many = (build(method, model, views=views) for _ in range(2))
     assert torch.equal(run(one, x, 1), run(many, x, 7))
-    states = one.state_dict(), many.state_dict()
-    different = {key for key in states[0] if not torch.equal(states[0][key], states[1][key])}
+    states = one.state(), many.state()
+    different = {key for key in states[0] if not equal(states[0][key], states[1][key])}
     assert different == {"steps"}
     assert torch.equal(many.predict(x[3:5]), torch.cat([one.predict(x[i : i + 1]) for i in (3, 4)]))
 
@@ -110,10 +114,10 @@ def test_cache_merges_by_insertion():
         entropy = float(torch.rand((), generator=rng))
         for cache in (both, one if i % 2 else two):
             cache.insert(i % 3 % 2, entropy, feature=torch.tensor([entropy]))
-    one.merge(two)
+    one.merge(two, share=0.5)
     assert one.entropy == both.entropy
     assert torch.equal(one["feature"], both["feature"])
     empty = Cache(2, 3, torch.zeros(0), feature=1)
-    one.merge(empty)
+    one.merge(empty, share=0.0)
     assert one.entropy == both.entropy
     assert Cache(2, 0, torch.zeros(0), feature=1).insert(0, 0.1, feature=torch.ones(1)) is None

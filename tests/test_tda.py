@@ -75,7 +75,7 @@ def test_hyperparameters():
     adapter = build("tda", model, alpha=0.7, beta=3.0, unit="log")
     expected, _, _ = literal(x.numpy(), model.table.numpy(), model.scale, 0.7, 3.0, math.log)
     np.testing.assert_allclose(run(adapter, x, 40).numpy(), expected, rtol=1e-10)
-    with pytest.raises(ValueError, match="unknown unit of tda 'log10': did you mean 'log'"):
+    with pytest.raises(ValueError, match="unknown value of unit 'log10': did you mean 'log'"):
         build("tda", model, unit="log10")
 
 

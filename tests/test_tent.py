@@ -11,8 +11,9 @@ from torch.nn import functional
 
 from bayestta.data._base import Batch
 from bayestta.evaluation.steps import steps
-from bayestta.methods import hyperparameters, make_adapter, methods
+from bayestta.methods import make_adapter, methods
 from bayestta.models._norms import NORMS
+from bayestta.settings import describe
 
 NAMES, TEMPLATES = ["cat", "dog", "car"], ["a photo of a {}."]
 
@@ -87,7 +88,7 @@ def test_reset_restores_norms_and_optimiser_before_every_batch(tiny):
     found = [step.logits for step in steps(adapter, stream)]
     close(found, literal(tiny, adapter.text, xs, reset=True, answer="after"))
     adapter.reset()
-    kept = [step.logits for step in steps(adapter, stream, reset="never")]
+    kept = [step.logits for step in steps(adapter, stream, reset_every="never")]
     close(kept, literal(tiny, adapter.text, xs, answer="after"))
     assert not torch.allclose(kept[-1], found[-1], rtol=1e-3)
 
@@ -132,8 +133,8 @@ def test_only_norms_are_tuned(tiny):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"optimiser": "adamw"}, "unknown optimiser of tent-reset 'adamw': did you mean 'adam'"),
-        ({"norms": "robust"}, "unknown norms of tent-reset"),
+        ({"optimiser": "adamw"}, "unknown value of optimiser 'adamw': did you mean 'adam'"),
+        ({"norms": "robust"}, "unknown value of norms 'robust'"),
         ({"answer": "later"}, "did you mean 'after'"),
         ({"updates": 0}, "updates is 0"),
     ],
@@ -145,13 +146,14 @@ def test_bad_settings(tiny_vit, options, message):
 
 def test_reset_has_the_settings_of_continual_with_another_default(tiny_vit):
     reset, continual = (
-        hyperparameters(methods()[f"tent-{kind}"]) for kind in ("reset", "continual")
+        {row["name"]: row["default"] for row in describe(methods()[f"tent-{kind}"].Settings)}
+        for kind in ("reset", "continual")
     )
     assert list(reset) == list(continual) == ["lr", "optimiser", "updates", "norms", "answer"]
     assert [key for key in reset if reset[key] != continual[key]] == ["answer"]
-    assert (reset["answer"].default, continual["answer"].default) == ("after", "before")
+    assert (reset["answer"], continual["answer"]) == ("after", "before")
     adapter = make_adapter("tent-reset", tiny_vit, NAMES, TEMPLATES, lr=0.5, seed=3)
-    assert adapter.settings["lr"] == 0.5
+    assert adapter.settings.lr == 0.5
     assert (adapter.answer, adapter.seed) == ("after", 3)
     with pytest.raises(ValueError, match="did you mean 'norms'"):
         make_adapter("tent-reset", tiny_vit, NAMES, TEMPLATES, norm="batch")

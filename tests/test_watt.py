@@ -97,7 +97,11 @@ def test_literal(kind, form):
 def test_defaults_are_the_official_ones():
     model, xs = scene("LayerNorm", batch=4)
     adapter = WATT(model, names(model), ["{}"])
-    assert (adapter.reset, adapter.answer, adapter.form) == ("batch", "after", "sequential")
+    assert (adapter.reset_every, adapter.answer, adapter.settings.form) == (
+        "batch",
+        "after",
+        "sequential",
+    )
     assert len(adapter.templates) == 8
     expected, _ = literal(model, xs[0])
     torch.testing.assert_close(adapter.adapt(xs[0]), expected, rtol=1e-6, atol=1e-6)
@@ -149,7 +153,7 @@ def test_a_batch_of_one_is_zero_shot():
 
 def test_bad_settings():
     model, _ = scene("LayerNorm")
-    with pytest.raises(ValueError, match="unknown form of watt 'serial'"):
+    with pytest.raises(ValueError, match="unknown value of form 'serial'"):
         WATT(model, names(model), ["{}"], form="serial")
     with pytest.raises(ValueError, match="rounds is 0"):
         WATT(model, names(model), ["{}"], rounds=0)

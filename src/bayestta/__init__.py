@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from bayestta import checks as checks
     from bayestta.data import list_data as list_data
     from bayestta.data import load_data as load_data
     from bayestta.data import stream as stream
@@ -52,7 +53,7 @@ _HOME = {
     "stream": "bayestta.data",
 }
 
-__all__ = [*sorted(_HOME), "__version__"]
+__all__ = [*sorted(_HOME), "__version__", "checks"]
 
 
 def __getattr__(name: str) -> Any:
@@ -60,6 +61,8 @@ def __getattr__(name: str) -> Any:
         value: Any = _version()
     elif name in _HOME:
         value = getattr(import_module(_HOME[name]), name)
+    elif name == "checks":
+        value = import_module("bayestta.checks")
     else:
         raise AttributeError(f"module 'bayestta' has no attribute {name!r}")
     globals()[name] = value

@@ -212,7 +212,7 @@ class Adapter(Stateful):
         differing(self.header(), other.header(), "the other adapter", "merge only what is alike")
         if other.samples == 0:
             return
-        with self.unchanged_on_error():
+        with torch.inference_mode(False), self.unchanged_on_error():
             if self.samples == 0:
                 self.load_state({**other.state(), **self._own_draws()})
             else:

@@ -38,6 +38,10 @@ class Registry(Mapping[str, T], Generic[T]):
             )
         self._known[name] = thing
 
+    def remove(self, name: str) -> None:
+        """Forget a thing, such as one that a test made known."""
+        del self._known[name]
+
     def find(self, name: str) -> T:
         """The thing of that name, or a ValueError with the nearest names."""
         if name not in self._all():

@@ -82,9 +82,10 @@ class Cache:
         if state.keys() != mine.keys():
             raise ValueError(f"a cache of {sorted(state)} is not one of {sorted(mine)}.")
         new = {key: matching(key, state[key], like) for key, like in mine.items()}
-        count = new["filled"].sum(1).long()
-        full = torch.arange(self.shots, device=count.device) < count[:, None]
-        if not torch.equal(new["filled"].bool(), full) or not new["filled"].le(1).all():
+        filled = state["filled"].cpu()
+        count = filled.sum(1).long()
+        full = torch.arange(self.shots) < count[:, None]
+        if not torch.equal(filled, full.to(filled)):
             raise ValueError("filled does not count the entries of each class from the first on.")
         table = zip(new.pop("entropy").tolist(), count.tolist(), strict=True)
         self.entropy = [row[:n] for row, n in table]

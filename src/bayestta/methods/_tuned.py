@@ -61,7 +61,7 @@ class Tuned(Mapping[str, Tensor]):
         """One optimiser step, then theta <- keep * old + (1 - keep) * theta."""
         before = self.snapshot() if keep else {}
         tensors = list(self.tensors.values())
-        gradients = torch.autograd.grad(loss, tensors, allow_unused=True)
+        gradients = torch.autograd.grad(loss, tensors, allow_unused=True, materialize_grads=True)
         for tensor, gradient in zip(tensors, gradients, strict=True):
             tensor.grad = gradient
         self.optimiser.step()
@@ -90,19 +90,28 @@ class Tuned(Mapping[str, Tensor]):
             key, at, slot = name.partition("@")
             if key not in self.tensors:
                 raise ValueError(f"{name} is not among the {len(self)} tuned tensors.")
-            if not at:
-                continue
-            if slot == "step":  # Adam counts its steps on the CPU
-                like = torch.zeros((), dtype=torch.float32)
-                moments.setdefault(key, {})[slot] = matching(name, value, like, least=0)
-            else:
-                tensor = self.tensors[key].detach()
-                least = 0 if slot.startswith("exp_avg_sq") else None
-                moments.setdefault(key, {})[slot] = matching(name, value, tensor, least=least)
+            if at:
+                like = self.tensors[key].detach()
+                if slot == "step":  # Adam counts its steps on the CPU
+                    like = torch.zeros((), dtype=torch.float32)
+                least = 0 if slot in ("step", "exp_avg_sq") else None
+                moments.setdefault(key, {})[slot] = matching(name, value, like, least=least)
+        expected = self._slots() if moments else []
+        for key in self.tensors if moments else ():
+            if sorted(moments.get(key, ())) != expected:
+                given, usual = (", ".join(sorted(s)) for s in (moments.get(key, ()), expected))
+                raise ValueError(f"{key} has the moments {given} instead of {usual or 'none'}.")
         self.reset()
         self.assign(values)
         for key, slots in moments.items():
             self.optimiser.state[self.tensors[key]] = slots
+
+    def _slots(self) -> list[str]:
+        """What the optimiser remembers of a tensor, as it does so after a step."""
+        probe = torch.zeros(1, requires_grad=True)
+        optimiser, probe.grad = self._make([probe]), torch.zeros(1)
+        optimiser.step()
+        return sorted(slot for slot, value in optimiser.state[probe].items() if value is not None)
 
     @torch.no_grad()
     def merge(self, other: Tuned, share: float) -> None:

@@ -124,11 +124,12 @@ class AdaPrompt(Adapter):
         self.add_state("buffer", self.buffer)
 
     def reset(self) -> None:
-        carried = self.tuned.snapshot()
-        super().reset()
-        if self.settings.carry:
-            self.tuned.assign(carried)
-            self.origin = self._text().detach()
+        with torch.inference_mode(False), torch.no_grad():
+            carried = self.tuned.snapshot()
+            super().reset()
+            if self.settings.carry:
+                self.tuned.assign(carried)
+                self.origin = self._text()
 
     def _adapt(self, x: Tensor) -> Tensor:
         with torch.no_grad():

@@ -46,10 +46,9 @@ class CoTTASettings(Settings):
     )
     threshold: float = setting(
         0.1,
-        "Mean confidence of the source below which the teacher answers by augmented passes; the "
-        "paper's rule is the 5 % quantile of the confidence on source images.",
+        "Mean confidence of the source below which the teacher answers by augmented passes, above "
+        "1 always; the paper's rule is the 5 % quantile of the confidence on source images.",
         least=0,
-        most=1,
     )
     augmentations: int = setting(32, "Augmented passes where the source is unsure.", least=1)
     norms: str = setting(

@@ -45,8 +45,9 @@ class Memory:
     [2, 1]
     """
 
-    def __init__(self, K: int, capacity: int) -> None:
+    def __init__(self, K: int, capacity: int, like: Tensor | None = None) -> None:
         self.K, self.capacity = K, capacity
+        self.like = like  # an image, where it is known what they are
         self.reset()
 
     def reset(self) -> None:
@@ -67,6 +68,7 @@ class Memory:
 
     def add(self, image: Tensor, label: int, uncertainty: float, age: int = 0) -> None:
         """Insert, if there is room or a worse image to take the place of."""
+        image = image if self.like is None else image.to(self.like)
         item = Item(image, label, uncertainty, self.clock - age)
         own, quota = self.classes[label], self.capacity / len(self.classes)
         rivals = [own]
@@ -87,17 +89,16 @@ class Memory:
             own.append(item)
 
     def state(self) -> dict[str, Any]:
-        first = self.items[0] if self.items else Item(torch.zeros(0), 0, 0.0, 0)
-        return {**to_columns(self.items, first), "clock": self.clock}
+        first = self.items[0].image if self.items else torch.zeros(0)
+        like = Item(first if self.like is None else self.like, 0, 0.0, 0)
+        return {**to_columns(self.items, like), "clock": self.clock}
 
     def load(self, state: Mapping[str, Any]) -> None:
         images, clock = state.get("image"), matching("clock", state.get("clock"), 0, least=0)
-        if not isinstance(images, Tensor) or not images.is_floating_point():
-            raise ValueError("image is no tensor of pixels.")
-        like = Item(images.new_zeros(images.shape[1:]), 0, 0.0, 0)
-        columns = {key: value for key, value in state.items() if key != "clock"}
+        given = images.new_zeros(images.shape[1:]) if isinstance(images, Tensor) else torch.zeros(0)
+        like = Item(given if self.like is None else self.like, 0, 0.0, 0)
         limits = {"label": (0, self.K - 1), "born": (-math.inf, clock)}
-        items = from_columns(columns, like, limits, self.capacity)
+        items = from_columns(state, like, limits, self.capacity)
         self.reset()
         self.clock = clock
         for item in items:
@@ -156,7 +157,9 @@ class RoTTA(Adapter):
         own, start = self.settings, tuned_norms(self.model.visual)
         self.student = Tuned(start, lambda tensors: torch.optim.Adam(tensors, lr=own.lr))
         self.teacher = Averaged(lambda: start)
-        self.memory = Memory(len(self.classes), own.capacity)
+        shape, kind = self.model.input_shape, torch.promote_types(self.model.dtype, torch.float32)
+        image = None if shape is None else torch.zeros(shape, dtype=kind, device=self.model.device)
+        self.memory = Memory(len(self.classes), own.capacity, image)
         self.add_state("student", self.student)
         self.add_state("teacher", self.teacher)
         self.add_state("memory", self.memory)

@@ -27,11 +27,6 @@ UNTESTED: dict[str, Any] = {  # what a result says of a test that was not carrie
 }
 
 
-def _empty(like: Tensor, classes: int) -> GaussianStats:
-    start = like.new_zeros(classes, COMPONENTS)
-    return GaussianStats(start, structure="per-class", prior_count=0.0, wide=torch.float64)
-
-
 class Homogeneity:
     """Chooses the structure of the covariance, once.
 
@@ -41,10 +36,12 @@ class Homogeneity:
         `released` and `paper` ask the first batch, as published. `box` asks all that was seen, and
         is heeded once every class could carry a matrix of its own. `shared` and `per-class` are the
         answer.
+    text
+        The prototypes (K,D), which tell the sizes and the device of the evidence.
     """
 
-    def __init__(self, form: str) -> None:
-        self.form = form
+    def __init__(self, form: str, text: Tensor) -> None:
+        self.form, self.text = form, text
         self.reset()
 
     def reset(self) -> None:
@@ -54,6 +51,10 @@ class Homogeneity:
         self.outcome: dict[str, Any] = {"test": form, **UNTESTED, "reason": why}
         self.basis: Tensor | None = None  # (D,d) principal components of the first batch
         self.probe: GaussianStats | None = None  # the classes in them
+
+    def _empty(self) -> GaussianStats:
+        start = self.text.new_zeros(len(self.text), COMPONENTS)
+        return GaussianStats(start, structure="per-class", prior_count=0.0, wide=torch.float64)
 
     @property
     def structure(self) -> str:
@@ -106,7 +107,7 @@ class Homogeneity:
         if self.basis is None or self.probe is None:
             if self._too_few(z):
                 return None
-            self.basis, self.probe = pca_basis(z, COMPONENTS), _empty(z, weight.shape[1])
+            self.basis, self.probe = pca_basis(z, COMPONENTS), self._empty()
         self.probe.update(z.double() @ self.basis, weight)
         return self.probe
 
@@ -120,7 +121,7 @@ class Homogeneity:
 
     def state(self) -> dict[str, Any]:
         """The choice, what was said of it, and the evidence."""
-        said = {"chosen": self.chosen or "", "outcome": self.outcome}
+        said = {"chosen": self.chosen or "", "outcome": dict(self.outcome)}
         if self.basis is None or self.probe is None:
             return said
         probe = {f"probe/{key}": value for key, value in self.probe.state().items()}
@@ -132,13 +133,10 @@ class Homogeneity:
             raise ValueError(f"chosen is {chosen!r} instead of one of {stats.STRUCTURES}.")
         sums, basis, probe = taken(rest, "probe/"), rest.get("basis"), None
         if basis is not None:
-            if not isinstance(basis, Tensor) or basis.ndim != 2 or basis.shape[1] != COMPONENTS:
-                raise ValueError(f"basis has not the shape (D,{COMPONENTS}).")
-            like = torch.zeros_like(basis, dtype=torch.float64)
-            basis = matching("basis", basis, like)
-            probe = _empty(basis, len(sums.get("count", ())))
+            like = self.text.new_zeros(self.text.shape[1], COMPONENTS, dtype=torch.float64)
+            basis, probe = matching("basis", basis, like), self._empty()
             probe.load(sums)
-        self.chosen, self.outcome = chosen or None, outcome
+        self.chosen, self.outcome = chosen or None, dict(outcome)
         self.basis, self.probe = basis, probe
 
     def merge(self, other: Homogeneity, share: float) -> None:

@@ -69,7 +69,7 @@ class BayesTTA(Adapter):
     def declare(self) -> None:
         own = self.settings
         tower = own.statistics and bool(norm_layers(self.model.visual))
-        self.test = Homogeneity(own.test)
+        self.test = Homogeneity(own.test, self.text)
         self.stats = GaussianStats(
             self.text, structure=self.test.structure, prior_count=0.0, wide=self.text.dtype
         )

@@ -42,7 +42,7 @@ class Published(BayesTTA):
             )
         self.moves_tower = own.refine
         self.tuned = Tuned(start, lambda tensors: torch.optim.Adam(tensors, lr=own.lr))
-        self.test = Homogeneity(own.test)
+        self.test = Homogeneity(own.test, self.text)
         self.stats = GaussianStats(  # Eq. 17: means start at the text prototypes, worth one sample
             self.text,
             structure=self.test.structure,
