@@ -8,7 +8,7 @@ import pytest
 
 from bayestta.bench import read_bench
 from bayestta.data import list_data
-from bayestta.methods import hyperparameters, methods
+from bayestta.methods import methods
 from bayestta.methods.bayestta.presets import settings
 from bayestta.models.base import ABOUT
 
@@ -47,7 +47,7 @@ def test_every_name_is_known(path: Path) -> None:
         assert run.data in sets
         assert run.model in ABOUT
         assert run.provenance in ("user", "authors", "tuned")
-        assert set(run.settings) <= set(hyperparameters(known[run.method])), run
+        assert set(run.settings) <= set(known[run.method].Settings().keys()), run
         if run.method == "bayestta":
             settings(run.settings.get("preset", "default"), **_changes(run.settings))
 

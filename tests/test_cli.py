@@ -229,7 +229,7 @@ WRONG = {
     "preset": (["--set", "preset=relased"], "did you mean 'released'"),
     "nothing to set": (["--method", "zero-shot", "--set", "alpha=1"], "no setting 'alpha'"),
     "order": (["--order", "tim"], "did you mean 'time'"),
-    "reset": (["--reset", "domian"], "did you mean 'domain'"),
+    "reset": (["--reset-every", "domian"], "did you mean 'domain'"),
     "split": (["--split", "tset"], "did you mean 'test'"),
     "templates": (["--templates", "sevn"], "did you mean 'seven'"),
     "precision": (["--precision", "fp23"], "did you mean 'fp32'"),
@@ -434,7 +434,7 @@ def test_predict_refuses_a_state_of_other_classes_and_another_table(tmp_path: Pa
     assert call(*ROWS, "--state", "s").exit_code == 0
     learnt = (tmp_path / "s").read_bytes()
     other = [*ROWS, "--classes", "cat,cow", "--state", "s", "--out", "q.csv"]
-    assert "another names" in fails(*other)
+    assert "another classes" in fails(*other)
     (tmp_path / "q.csv").write_text("mine\n1\n")
     assert "no table of `bayestta predict`" in fails(*ROWS, "--state", "s", "--out", "q.csv")
     assert (tmp_path / "q.csv").read_text() == "mine\n1\n"
@@ -489,7 +489,7 @@ def test_report_in_every_form(cache: Path) -> None:
 def test_list_tells_all_in_json() -> None:
     found = {row["name"]: row for row in json.loads(call("list", "methods", "--json").stdout)}
     assert found.keys() == methods().keys()
-    keys = {"title", "citation", "tunes", "views", "reset", "cost", "fidelity", "settings"}
+    keys = {"title", "citation", "tunes", "views", "reset_every", "cost", "fidelity", "settings"}
     assert all(keys <= row.keys() for row in found.values())
     names = {row["name"] for row in json.loads(call("list", "data", "--json").stdout)}
     assert {"rmnist", "cifar10-light", "folder"} <= names

@@ -52,11 +52,18 @@ def _methods() -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            **{key: getattr(cls, key) for key in keys},
+            **{key: _default(cls, key) for key in keys},
             "settings": plain(describe(cls.Settings)),
         }
         for name, cls in methods().items()
     ]
+
+
+def _default(cls: type[Adapter], key: str) -> Any:
+    """What holds unless a setting of that name changes it."""
+    if key in FROM_SETTINGS and key in (usual := cls.Settings.default({})):
+        return usual[key]
+    return getattr(cls, key)
 
 
 def _data() -> list[dict[str, Any]]:

@@ -136,7 +136,7 @@ def answers(
     model, domain = adapter.model, data[data.domains[0]]
     reference = make_adapter("zero-shot", model, adapter.classes, adapter.templates)
     # Norms that move take the sketch along: the pristine model then has to be asked again.
-    same = adapter.name == reference.name or adapter.settings.get("refine") is False
+    same = adapter.name == reference.name or not adapter.moves_tower
     batches = stream(data, model.preprocess, order="given", views=adapter.views, **options)
     ours, theirs = tee(batches)
     title = f"{adapter.name} with {model.name} on {data.root}"
