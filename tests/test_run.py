@@ -81,7 +81,6 @@ class Fake:
         return {"covariance": {"F": 1.5, "usable": True}, "guard": {"returns": 0}}
 
 
-
 SIZES = {"dusk": [4, 4, 2], "night": [4, 1]}
 
 

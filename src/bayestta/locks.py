@@ -11,11 +11,13 @@ from filelock import FileLock, Timeout
 
 
 @contextmanager
-def claim(path: str | os.PathLike[str], cure: str, *, user: str = "process") -> Iterator[None]:
+def claim(
+    path: str | os.PathLike[str], cure: str, *, user: str = "process", title: str = ""
+) -> Iterator[None]:
     """Hold a path, or raise a ValueError that names the process which does.
 
     The system frees the lock with the process, so that a killed one blocks nobody. `cure` ends the
-    sentence; `user` says what kind of process holds it.
+    sentence; `user` says what kind of process holds it, `title` what it holds.
     """
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -25,7 +27,8 @@ def claim(path: str | os.PathLike[str], cure: str, *, user: str = "process") -> 
         lock.acquire()
     except Timeout:
         pid = owner.read_text().strip() if owner.exists() else "unknown"
-        raise ValueError(f"{path} is in use by another {user} (process {pid}): {cure}") from None
+        what = title or str(path)
+        raise ValueError(f"{what} is in use by another {user} (process {pid}): {cure}") from None
     try:
         owner.write_text(f"{os.getpid()}\n")
         yield

@@ -23,8 +23,13 @@ TABLES: dict[str, dict[str, Any]] = {
     "rounds": {"round": int, "accuracy": float, "n": int, "domains": Rows},
     "forgetting": {"domain": str, "then": float, "now": float, "n": int},
     "trace": {
-        **{"domain": str, "n": int, "hits": int, "steps?": int, "round?": int},
-        **{"sketch_hits?": int, "record?": dict[str, Any]},
+        "domain": str,
+        "n": int,
+        "hits": int,
+        "steps?": int,
+        "round?": int,
+        "sketch_hits?": int,
+        "record?": dict[str, Any],
     },
     "seconds": dict.fromkeys(("data?", "encode?", "adapt?", "total"), float),
     "guard": {"on?": bool, "returns?": int, "events?": Rows},
@@ -76,7 +81,7 @@ def _score(where: str, row: Mapping[str, Any]) -> str | None:
     classes, cells = row["classes"], row.get("confusion")
     if cells is not None and classes is not None:
         square = len(cells) == classes and all(len(line) == classes for line in cells)
-        listed = all(len(c) == 3 and 0 <= min(c) and max(c[:2]) < classes for c in cells)
+        listed = all(len(c) == 3 and min(c) >= 0 and max(c[:2]) < classes for c in cells)
         if not (square or listed) or any(count < 0 for line in cells for count in line):
             return f"{where}.confusion is no matrix of {classes} classes"
     if any(len(line) != 3 for line in row.get("bins") or []):
