@@ -8,18 +8,19 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 Rows = list[dict[str, Any]]
-# The keys of nested tables that reports read; "?" marks those that may be missing or null.
+# The keys of nested tables that reports read; "?" marks those that may be missing.
 SCORE: dict[str, Any] = {
     "n": int,
     "accuracy": float,
-    **dict.fromkeys(("ece?", "nll?", "brier?", "sketch_accuracy?", "sketch_ece?"), float),
+    **dict.fromkeys(("ece?", "brier?", "sketch_accuracy?", "sketch_ece?"), float),
+    "nll?": float | None,  # null where it is infinite
     **dict.fromkeys(("hits?", "classes?"), int),
     "bins?": list[list[float]],
     "confusion?": list[list[int]],
 }
 TABLES: dict[str, dict[str, Any]] = {
     "domains": {"name": str, **SCORE},
-    "sketch": SCORE,
+    "sketch": {**SCORE, "ece": float, "bins": list[list[float]]},
     "rounds": {"round": int, "accuracy": float, "n": int, "domains": Rows},
     "forgetting": {"domain": str, "then": float, "now": float, "n": int},
     "trace": {
@@ -66,9 +67,9 @@ def complaint(values: Mapping[str, Any], hints: Mapping[str, Any]) -> str | None
 def _row(where: str, row: Mapping[str, Any], keys: Mapping[str, Any]) -> str | None:
     for key, hint in keys.items():
         name, optional = key.removesuffix("?"), key.endswith("?")
-        value = row.get(name)
-        if value is None and optional:
+        if optional and name not in row:
             continue
+        value = row.get(name)
         if not fits(value, hint):
             return f"{where}.{name} is {short(value)} instead of {in_words(hint)}"
         if name == "n" and value < 1:
