@@ -54,6 +54,7 @@ root = "here"
 device = "cuda"
 precision = "bf16"
 explain = true
+guard = true
 """
 ONE = Run("rmnist", "mini-rn", "zero-shot", limit=4)
 
@@ -74,6 +75,8 @@ def test_axes_and_grid_are_multiplied_out(tmp_path: Path) -> None:
     }
     last = runs[-1]
     assert (last.rounds, last.label, last.root, last.explain) == (3, "long", "here", True)
+    assert last.guard
+    assert "guarded" in str(last)
     assert (last.options, last.device, last.precision) == ({"sort": "time"}, "cuda", "bf16")
 
 
@@ -117,6 +120,18 @@ def test_where_settings_came_from(tmp_path: Path) -> None:
     assert found.provenance["lr"] == "preset released"
     assert found.notes == {"label": "as released"}
     assert set(execute(feature_run(path, "tda")).provenance.values()) == {"default"}
+
+
+def test_a_guarded_run(tmp_path: Path) -> None:
+    path = feature_file(tmp_path / "f.safetensors")
+    plain, guarded = (execute(feature_run(path, "tda", guard=on)) for on in (False, True))
+    assert plain.guard is None
+    assert guarded.guard == {"on": True, "returns": 0, "events": []}
+    assert [d["hits"] for d in plain.domains] == [d["hits"] for d in guarded.domains]
+    own = feature_run(path, "bayestta", settings={"refine": False}, guard=True)
+    assert execute(own).guard["on"] is True  # type: ignore[index]
+    off = {"refine": False, "guard": False}  # which says so in as many words
+    assert execute(feature_run(path, "bayestta", settings=off)).guard["on"] is False  # type: ignore[index]
 
 
 def test_finished_runs_are_kept_failures_isolated_and_a_death_fails_one_run(

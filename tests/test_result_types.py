@@ -1,4 +1,4 @@
-"""A result file in which one value has another type is refused in a sentence, or can be reported."""
+"""A result file with a value of another type is refused in a sentence, or can be reported."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def changed(value: dict[str, Any], place: tuple[Any, ...], new: Any) -> dict[str
 
 
 def test_every_variant_is_refused_or_reported(whole: dict[str, Any], tmp_path: Path) -> None:
-    refused = accepted = 0
+    accepted, sentences = 0, []
     path = tmp_path / "r.json"
     for place in places(whole):
         for new in WRONG:
@@ -55,9 +55,7 @@ def test_every_variant_is_refused_or_reported(whole: dict[str, Any], tmp_path: P
             try:
                 result = Result.load(path)
             except ValueError as error:
-                assert str(error).startswith(str(path)), place
-                assert "\n" not in str(error)
-                refused += 1
+                sentences.append(str(error))
                 continue
             accepted += 1
             try:
@@ -65,7 +63,8 @@ def test_every_variant_is_refused_or_reported(whole: dict[str, Any], tmp_path: P
                 render_table([result], "csv")
             except Exception as error:
                 pytest.fail(f"{place} = {new!r}: {type(error).__name__}: {error}")
-    assert refused > 800
+    assert len(sentences) > 800
+    assert all(one.startswith(str(path)) and "\n" not in one for one in sentences)
     assert accepted  # settings, versions and notes may hold anything
 
 

@@ -65,7 +65,7 @@ Option = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="KEY=VALUE", help="Option of the data set; may be repeated."),
 ]
-Device = Annotated[str, typer.Option("--device", help="Device: cpu, cuda or cuda:1 …")]
+Device = Annotated[str, typer.Option("--device", help="Device, such as cpu, cuda or cuda:1.")]
 Precision = Annotated[
     str, typer.Option("--precision", help="Precision of the weights: fp32, bf16 or fp16.")
 ]
