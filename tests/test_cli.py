@@ -13,11 +13,13 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import typer
 from PIL import Image
 from rich.console import Console
 from torch import Tensor, nn
@@ -68,6 +70,8 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         )
 
     monkeypatch.setattr(bayestta.models.base, "load_model", load)
+    for name in ("tiny", "seen"):
+        monkeypatch.setitem(bayestta.models.base.ABOUT, name, "made here")
     monkeypatch.setenv("BAYESTTA_DATA", str(tmp_path / "cache"))
     monkeypatch.delenv("BAYESTTA_DEBUG", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -154,6 +158,63 @@ def test_help_is_light_and_fast() -> None:
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
 
 
+def help_texts(command: Any) -> list[tuple[str, str]]:
+    inside = getattr(command, "commands", {})
+    own = [(p.name, p.help or "") for p in command.params if p.param_type_name == "option"]
+    return own + [pair for one in inside.values() for pair in help_texts(one)]
+
+
+def test_help_texts_are_sentences() -> None:
+    texts = help_texts(typer.main.get_command(app))
+    assert len(texts) > 80
+    for name, text in texts:
+        assert text[:1].isupper(), (name, text)
+        assert text.endswith("."), (name, text)
+        assert not re.match(r"(Of|See|Where|Also|The same|By default|Its)\b", text), (name, text)
+        assert not re.search(r"\b(images|file|one|process) a \w+", text), (name, text)
+
+
+def test_commands_are_found_by_walking_the_package() -> None:
+    files = {path.stem for path in (SRC / "bayestta" / "cli").glob("[!_]*.py")}
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert {"list" if name == "listing" else name for name in files} == set(commands)
+    for path in (SRC / "bayestta").rglob("*.py"):
+        if path.parts[-2] in ("cli", "bench", "evaluation"):
+            assert len(path.read_text().splitlines()) <= 250, path
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_shell_completes_commands(shell: str) -> None:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(SRC),
+        "_BAYESTTA_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": "bayestta pre",
+        "COMP_CWORD": "1",
+        "_TYPER_COMPLETE_ARGS": "bayestta pre",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+    }
+    code = "from bayestta.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert "predict" in done.stdout, done.stderr
+    assert "report" not in done.stdout
+    assert {"--install-completion", "--show-completion"} <= set(call("--help").stdout.split())
+
+
+def test_one_default_seed() -> None:
+    from bayestta.bench import SEED, Run
+
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    commands |= commands["train"].commands
+    seeds = {
+        name: p.default for name, one in commands.items() for p in one.params if p.name == "seed"
+    }
+    assert seeds == dict.fromkeys(("run", "predict", "demo", "features", "coop"), SEED)
+    assert Run("", "", "").seed == SEED == 1
+
+
 def test_version() -> None:
     assert call("--version").stdout.startswith("bayestta ")
 
@@ -187,7 +248,10 @@ def test_run_writes_what_the_library_measures(cache: Path, tmp_path: Path) -> No
     assert n == found["n"] == 7 * 16
     assert found["accuracy"] == pytest.approx(100 * hits / n)
 
+    assert found["key"].startswith("cifar10-light-tiny-bayestta-3-")
     assert "cifar10-light · tiny" in result.stdout  # the table
+    zero_shot, gain = found["sketch"]["accuracy"], found["accuracy"] - found["sketch"]["accuracy"]
+    assert f"images (zero-shot sketch: {zero_shot:.2f} %, {gain:+.2f})" in result.stdout
     assert f"{found['accuracy']:.2f} % of 112 images" in result.stdout
     assert result.stderr.count("0.25: bayestta") == 1  # a line a domain where bars cannot be
     assert "\x1b" not in result.output
@@ -224,12 +288,14 @@ WRONG = {
     "model": (["--model", "mini-rm"], "did you mean 'mini-rn'"),
     "data": (["--data", "rmnits"], "did you mean 'rmnist'"),
     "key": (["--set", "alhpa=1"], "did you mean 'alpha'"),
+    "synonym": (["--set", "learning_rate=1"], "did you mean 'lr'"),
+    "range": (["--set", "shrinkage=2"], "give a number from 0 to 1"),
     "number": (["--set", "alpha=big"], "alpha takes a number, not 'big'"),
     "no value": (["--set", "alpha"], "key=value"),
     "preset": (["--set", "preset=relased"], "did you mean 'released'"),
     "nothing to set": (["--method", "zero-shot", "--set", "alpha=1"], "no setting 'alpha'"),
     "order": (["--order", "tim"], "did you mean 'time'"),
-    "reset": (["--reset", "domian"], "did you mean 'domain'"),
+    "reset": (["--reset-every", "domian"], "did you mean 'domain'"),
     "split": (["--split", "tset"], "did you mean 'test'"),
     "templates": (["--templates", "sevn"], "did you mean 'seven'"),
     "precision": (["--precision", "fp23"], "did you mean 'fp32'"),
@@ -248,6 +314,16 @@ def test_mistakes_get_a_sentence_and_spoil_nothing(cache: Path, name: str) -> No
     assert sentence in fails("run", *given, "--out", "r.json", "--quiet")
     assert Path("r.json").read_text() == "earlier"
     assert {p.name for p in Path().iterdir()} <= {"r.json", "cache"}
+
+
+@pytest.mark.parametrize(
+    "name", [key for key in WRONG if key not in ("model", "checkpoint", "trained on it")]
+)
+def test_options_are_checked_before_the_model_is_loaded(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    breaking(monkeypatch, AssertionError("the model was loaded"))
+    assert WRONG[name][1] in fails("run", "--model", "tiny", *WRONG[name][0], "--quiet")
 
 
 def test_outputs_are_checked_before_the_work(cache: Path, tmp_path: Path) -> None:
@@ -317,6 +393,16 @@ def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- predict ---
 
 PREDICT = ["predict", "--images", "photos", "--classes", "cat,dog, bird", "--model", "tiny"]
+COLUMNS = [
+    "path",
+    "label",
+    "confidence",
+    "runner_up",
+    "runner_up_confidence",
+    "zero_shot",
+    "timestamp",
+    "guard",
+]
 ROWS = [*PREDICT, "--batch-size", "4", "--out", "p.csv", "--quiet"]
 
 
@@ -329,12 +415,14 @@ def test_predict_answers_as_the_library_does(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "10 images answered, 0 skipped -> p.csv" in result.stdout
     rows = answered(tmp_path / "p.csv")
-    assert list(rows[0]) == ["path", "label", "confidence", "zero_shot"]
+    assert list(rows[0]) == COLUMNS
     assert [Path(row["path"]).name for row in rows] == [f"img{i}.png" for i in range(10)]
 
     model = Tiny()
     data = Folder(root="photos", classes=["cat", "dog", "bird"], flat=True)
-    adapter = make_adapter("bayestta", model, data.classes, data.templates, lr=0.5, beta=0.0)
+    adapter = make_adapter(
+        "bayestta", model, data.classes, data.templates, seed=1, lr=0.5, beta=0.0
+    )
     plain = make_adapter("zero-shot", model, data.classes, data.templates)
     labels, zero_shot, sure = [], [], []
     for batch in stream(data, model.preprocess, batch_size=4, order="given"):
@@ -424,9 +512,10 @@ def test_predict_counts_what_cannot_be_read(tmp_path: Path) -> None:
 )
 def test_predict_s_mistakes(tmp_path: Path, words: list[str], sentence: str) -> None:
     photographs(tmp_path / "photos", 0, 2)
-    (tmp_path / "p.csv").write_text("path,label,confidence,zero_shot\n")
+    head = ",".join(COLUMNS) + "\n"
+    (tmp_path / "p.csv").write_text(head)
     assert sentence in fails(*ROWS, *words)
-    assert (tmp_path / "p.csv").read_text() == "path,label,confidence,zero_shot\n"
+    assert (tmp_path / "p.csv").read_text() == head
 
 
 def test_predict_refuses_a_state_of_other_classes_and_another_table(tmp_path: Path) -> None:
@@ -434,7 +523,7 @@ def test_predict_refuses_a_state_of_other_classes_and_another_table(tmp_path: Pa
     assert call(*ROWS, "--state", "s").exit_code == 0
     learnt = (tmp_path / "s").read_bytes()
     other = [*ROWS, "--classes", "cat,cow", "--state", "s", "--out", "q.csv"]
-    assert "another names" in fails(*other)
+    assert "another classes" in fails(*other)
     (tmp_path / "q.csv").write_text("mine\n1\n")
     assert "no table of `bayestta predict`" in fails(*ROWS, "--state", "s", "--out", "q.csv")
     assert (tmp_path / "q.csv").read_text() == "mine\n1\n"
@@ -489,7 +578,7 @@ def test_report_in_every_form(cache: Path) -> None:
 def test_list_tells_all_in_json() -> None:
     found = {row["name"]: row for row in json.loads(call("list", "methods", "--json").stdout)}
     assert found.keys() == methods().keys()
-    keys = {"title", "citation", "tunes", "views", "reset", "cost", "fidelity", "settings"}
+    keys = {"title", "citation", "tunes", "views", "reset_every", "cost", "fidelity", "settings"}
     assert all(keys <= row.keys() for row in found.values())
     names = {row["name"] for row in json.loads(call("list", "data", "--json").stdout)}
     assert {"rmnist", "cifar10-light", "folder"} <= names
@@ -500,9 +589,43 @@ def test_list_tells_all_in_json() -> None:
 
 def test_list_is_aligned_and_plain() -> None:
     lines = call("list", "methods").stdout.splitlines()
-    column = lines[0].index("title")
+    column = lines[0].index("about")
+    assert max(map(len, lines)) <= 80
     assert all(line[column - 2 : column] == "  " and line[column] != " " for line in lines)
     assert call("list", "methods", "-q").stdout.split() == list(methods())
+
+
+def test_list_one_in_detail() -> None:
+    for what, name, words in (
+        ("methods", "bayestta", ["settings (--set NAME=VALUE)", "alpha = 8.0  (a number of 0 or"]),
+        ("methods", "tda", ["citation", "fidelity", "Karmanov", "Weight of the positive cache."]),
+        (
+            "data",
+            "rmnist",
+            ["licence", "bayestta data get rmnist", "options (--option NAME=VALUE)"],
+        ),
+        ("models", "mini-rn", ["small CLIP with BatchNorm"]),
+    ):
+        lines = call("list", what, name).stdout.splitlines()
+        assert lines[0] == name
+        assert max(map(len, lines)) <= 80
+        assert all(word in "\n".join(lines) for word in words), words
+        (row,) = json.loads(call("list", what, name, "--json").stdout)
+        assert row["name"] == name
+    assert "did you mean 'rmnist'" in fails("list", "data", "rmnits")
+
+
+@pytest.mark.parametrize("what", ["methods", "data", "models"])
+def test_lists_fit_a_terminal(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert max(map(len, call("list", what).stdout.splitlines())) <= 80
+    text = io.StringIO()
+    screen = Screen()
+    screen.out = Console(file=text, force_terminal=True, width=80, color_system=None)
+    monkeypatch.setattr("bayestta.cli.listing.screen", lambda *_: screen)
+    assert call("list", what).exit_code == 0
+    shown = text.getvalue()
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "…" not in shown  # wrapped, nothing is cut
 
 
 def test_data_get(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -588,6 +711,32 @@ def test_bars_on_a_terminal(tmp_path: Path) -> None:
     assert "4/4" in last
     assert "zero-shot" in last
     assert "ensemble" in last
+
+
+def test_progress_fits_80_columns(tmp_path: Path) -> None:
+    from bayestta.bench import Event, Run, TimeLeft
+    from bayestta.cli._progress import BenchBars
+
+    screen, text = Screen(), io.StringIO()
+    screen.err = Console(file=text, force_terminal=True, width=80, color_system=None)
+    long = "a domain with a name that is much too long for any bar"
+    with Bars(screen, "tiny", {long: 10_000}) as bars:
+        for method in ("zero-shot", "bayestta"):
+            y = torch.zeros(2, dtype=torch.int64)
+            step = SimpleNamespace(domain=long, round=1, n=2, y=y, probabilities=torch.eye(2))
+            bars.follow(method)(step)  # type: ignore[arg-type]
+    assert "zero-shot 50.0 %" in text.getvalue()
+    runs = [Run("cifar10-corruptions", "open_clip:ViT-B-16-quickgelu/openai", "tent-continual")]
+    with BenchBars(screen, "long_term_clip", runs, TimeLeft(runs, processes=1)) as bench:
+        bench(Event(runs[0], "started"))
+        bench(Event(runs[0], "step", 1000, 120000))
+        bench.progress.refresh()
+        bench(Event(runs[0], "failed", error="ValueError: " + "word " * 40))
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue()).replace("\r", "\n").splitlines()
+    assert max(map(len, shown)) <= 80
+    assert any("1000 of 120000" in line and "left" in line for line in shown)  # on one line
+    words = {word.strip(":,") for line in shown for word in line.split()}
+    assert not words & {"wor", "rd", "wo"}  # no word is broken
 
 
 def _labelled(root: Path) -> Path:

@@ -59,7 +59,7 @@ def test_every_method_tells_all(listed):
 @pytest.mark.parametrize("name", SPEC)
 def test_views_reset_and_answer_are_the_specification_s(listed, name):
     row = listed[name]
-    assert (row["views"], row["reset"], row["answer"]) == SPEC[name][2:]
+    assert (row["views"], row["reset_every"], row["answer"]) == SPEC[name][2:]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_the_cost_line_is_what_a_step_does(listed, tiny_vit, name, monkeypatch):
     B, size = 4, tiny_vit.preprocess.size
     x = torch.randn(2, B, views, 3, size, size, generator=torch.Generator().manual_seed(0))
     x = x if views > 1 else x[:, :, 0]
-    if adapter.reset != "batch":
+    if adapter.reset_every != "batch":
         adapter.adapt(x[0])
     count = {"forward": 0, "backward": 0, "text": 0, "text backward": 0}
     image, text = tiny_vit.encode_image, tiny_vit.encode_embeddings

@@ -82,10 +82,10 @@ def test_one_round_has_neither_unless_asked(model: VLM) -> None:
 
 def test_a_domain_that_comes_again_is_a_new_one_for_reset(model: VLM) -> None:
     method, starts = adapter(model, "zero-shot"), []
-    restart, data = method.reset, load_data("rmnist")
-    method.reset = lambda: (starts.append(1), restart())[1]  # type: ignore[method-assign]
+    reset, data = method.reset, load_data("rmnist")
+    method.reset = lambda: (starts.append(1), reset())[1]  # type: ignore[method-assign]
     options = {"batch_size": 2, "limit": 4, "rounds": 3, "domains": ["0"]}
-    taken = list(steps(method, stream(data, model.preprocess, **options), reset="domain"))
+    taken = list(steps(method, stream(data, model.preprocess, **options), reset_every="domain"))
     assert [step.round for step in taken] == [1, 1, 2, 2, 3, 3]
     assert len(starts) == 3
     trace = evaluate(method, stream(data, model.preprocess, **options)).trace

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from bayestta.maths.stats import GaussianStats as GaussianStats
     from bayestta.methods import Adapter as Adapter
     from bayestta.methods import make_adapter as make_adapter
-    from bayestta.methods import methods as methods
     from bayestta.methods import register as register
     from bayestta.methods import settings_of as settings_of
     from bayestta.methods.bayestta.method import BayesTTA as BayesTTA
@@ -46,7 +45,6 @@ _HOME = {
     "load_model": "bayestta.models.base",
     "log_discriminant": "bayestta.maths.discriminant",
     "make_adapter": "bayestta.methods",
-    "methods": "bayestta.methods",
     "register": "bayestta.methods",
     "settings_of": "bayestta.methods",
     "steps": "bayestta.evaluation.steps",

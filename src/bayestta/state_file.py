@@ -26,7 +26,16 @@ def pack(header: Mapping[str, Any], state: Mapping[str, Any]) -> bytes:
     values = {key: v for key, v in state.items() if not isinstance(v, Tensor)}
     text = json.dumps({"schema": SCHEMA, **header, "values": values}, sort_keys=True)
     metadata = {"bayestta": text, "sha256": checksum(text, tensors)}
-    return safetensors.save(tensors, metadata=metadata)
+    return _ordered(safetensors.save(tensors, metadata=metadata))
+
+
+def _ordered(data: bytes) -> bytes:
+    """The same file with its header in order: safetensors leaves the order of metadata to chance,
+    and equal states are to be equal bytes."""
+    size = int.from_bytes(data[:8], "little")
+    text = json.dumps(json.loads(data[8 : 8 + size]), sort_keys=True, separators=(",", ":"))
+    header = text.encode().ljust(-(-len(text) // 8) * 8)  # tensors begin at a multiple of 8
+    return len(header).to_bytes(8, "little") + header + data[8 + size :]
 
 
 def unpack(data: bytes, name: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -8,9 +8,20 @@ name says what it was: starting again goes on with what is missing.
 
 from __future__ import annotations
 
+from bayestta.bench._assembly import build_adapter, check_options
 from bayestta.bench.event import Event, TimeLeft
-from bayestta.bench.execution import execute, pick_templates
+from bayestta.bench.execution import execute
 from bayestta.bench.matrix import run_bench
-from bayestta.bench.plan import Run, read_bench
+from bayestta.bench.plan import SEED, Run, read_bench
 
-__all__ = ["Event", "Run", "TimeLeft", "execute", "pick_templates", "read_bench", "run_bench"]
+__all__ = [
+    "SEED",
+    "Event",
+    "Run",
+    "TimeLeft",
+    "build_adapter",
+    "check_options",
+    "execute",
+    "read_bench",
+    "run_bench",
+]

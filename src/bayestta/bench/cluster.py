@@ -44,8 +44,8 @@ def carry_out_on_ray(
             try:
                 kind, value = ray.get(ready)
             except ray.exceptions.RayError as error:  # its process or its node has died
-                told = " ".join(str(error).split())[:300]
-                yield Event(run, "failed", error=f"{type(error).__name__}: {told}")
+                reason = " ".join(str(error).split())[:300]
+                yield Event(run, "failed", error=f"{type(error).__name__}: {reason}")
                 continue
             if kind == "done":
                 result = Result.from_json(value)

@@ -15,12 +15,13 @@ class Event:
     """Something that happened to a run."""
 
     run: Run
-    kind: str  # kept (from an earlier start), started, step, done or failed
+    kind: str  # kept (from an earlier start), set aside, started, step, done or failed
     images: int = 0  # so far
     total: int = 0
     result: Result | None = None
     error: str = ""  # in one line
     traceback: str = ""
+    stage: str = ""  # that failed: data or model, which would fail other runs alike
 
 
 class TimeLeft:
@@ -47,6 +48,8 @@ class TimeLeft:
         self.spent: dict[tuple[str, ...], list[float]] = {}
 
     def add(self, event: Event) -> None:
+        if event.kind == "set aside":
+            return
         run = event.run
         self.waiting.pop(run.file, None)
         if event.kind == "started":
@@ -74,13 +77,13 @@ class TimeLeft:
 
     def seconds(self) -> float | None:
         """None while nothing is known."""
-        told = [self.of(run) for run, _, _ in self.under_way.values()]
-        told += [self._expected(run) for run in self.waiting.values()]
-        known = [value for value in told if value is not None]
+        each = [self.of(run) for run, _, _ in self.under_way.values()]
+        each += [self._expected(run) for run in self.waiting.values()]
+        known = [value for value in each if value is not None]
         if not known:
-            return None if told else 0.0
+            return None if each else 0.0
         guess = sum(known) / len(known)
-        total = sum(guess if value is None else value for value in told)
+        total = sum(guess if value is None else value for value in each)
         return max(total / self.processes, max(known[: len(self.under_way)], default=0.0))
 
     def _expected(self, run: Run) -> float | None:

@@ -19,6 +19,7 @@ if sys.version_info >= (3, 11):
 else:  # pragma: no cover
     import tomli as tomllib
 
+SEED = 1  # where none is given, for every command and bench file
 LONGEST = 120  # letters of a model's name in the name of a file; a path may have more
 
 
@@ -29,7 +30,7 @@ class Run:
     data: str
     model: str
     method: str
-    seed: int = 1
+    seed: int = SEED
     limit: int | None = None
     batch_size: int = 128
     order: str = "time"
@@ -45,13 +46,14 @@ class Run:
     device: str = "cpu"
     precision: str = "fp32"
     explain: bool = False  # t-SNE and Grad-CAM pictures too
+    guard: bool = False  # watch for a collapse of the answers, and return to the last good state
 
     @property
     def file(self) -> str:
         """The name of its result: only what differs from the defaults counts, so that a new field
         of a later version leaves earlier results where they are found."""
-        told = {k: v for k, v in vars(self).items() if v != getattr(_PLAIN, k)}
-        text = json.dumps(told, sort_keys=True, default=str)
+        changes = {k: v for k, v in vars(self).items() if v != getattr(_PLAIN, k)}
+        text = json.dumps(changes, sort_keys=True, default=str)
         digest = hashlib.sha256(text.encode()).hexdigest()[:10]
         model = self.model.replace("/", "_").replace(":", "_")[-LONGEST:]
         return f"{self.data}-{model}-{self.method}-{self.seed}-{digest}.json"
@@ -61,6 +63,7 @@ class Run:
         extra = [f"{self.rounds} rounds"] if self.rounds > 1 else []
         extra += [f"batches of {self.batch_size}"] if self.batch_size != 128 else []
         extra += [f"order {self.order}"] if self.order != "time" else []
+        extra += ["guarded"] if self.guard else []
         words = [self.label or self.method, set_, f"{self.model} on {self.data}", *extra]
         return ", ".join([*filter(None, words), f"seed {self.seed}"])
 
@@ -77,28 +80,28 @@ AXES = {  # key of the file -> field; a list is multiplied out
 }
 SINGLE = (
     *("limit", "split", "templates", "reset_every", "provenance", "rounds", "options", "label"),
-    *("root", "device", "precision", "explain"),
+    *("root", "device", "precision", "explain", "guard"),
 )
 KEYS = (*AXES, *SINGLE, "set", "grid")
 KINDS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("seeds", "batch_size", "limit", "rounds"), (int,)),
     **dict.fromkeys(("set", "grid", "options"), (dict,)),
-    "explain": (bool,),
+    **dict.fromkeys(("explain", "guard"), (bool,)),
 }
 
 
 def read_bench(path: str | os.PathLike[str]) -> list[Run]:
     """The runs of a TOML file; an unknown key is refused with the valid ones."""
     try:
-        found = tomllib.loads(Path(path).read_text("utf-8"))
+        tables = tomllib.loads(Path(path).read_text("utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path} is not valid TOML ({error}): correct it.") from None
-    for key in found:
+    for key in tables:
         if key not in ("bench", "runs"):
             raise ValueError(unknown(f"table of {path}", key, ("bench", "runs")))
-    shared = found.get("bench", {})
+    shared = tables.get("bench", {})
     runs: dict[str, Run] = {}
-    for entry in found.get("runs", []):
+    for entry in tables.get("runs", []):
         for run in _multiply({**shared, **entry}):
             runs.setdefault(run.file, run)
     if not runs:

@@ -35,9 +35,12 @@ def carry_out(
     runs: Sequence[Run], *, processes: int, threads: int, cache_gb: float
 ) -> Generator[Event, None, None]:
     """Do the runs in processes of `threads` threads each; leaving the loop ends the processes."""
-    waiting, workers = list(runs), list[_Worker]()
+    waiting, workers, failures = list(runs), list[_Worker](), Failures()
     try:
         while waiting or any(worker.run for worker in workers):
+            for run in [run for run in waiting if run in failures]:
+                waiting.remove(run)
+                yield Event(run, "failed", error=failures.of(run))
             while waiting and len(workers) < processes:
                 workers.append(_Worker(threads, cache_gb))
             for worker in workers:
@@ -46,9 +49,12 @@ def carry_out(
                     waiting.remove(run)
                     worker.give(run)
                     yield Event(run, "started")
+            if not any(worker.run for worker in workers):
+                continue
             ready = wait([worker.pipe for worker in workers if worker.run])
             for worker in [worker for worker in workers if worker.pipe in ready]:
                 yield (event := worker.hear())
+                failures.add(event)
                 if event.kind in ("done", "failed"):
                     worker.run = None
                 if worker.dead:
@@ -65,6 +71,31 @@ def carry_out(
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
+
+
+class Failures:
+    """Data and models that could not be loaded: one time-out is enough for a whole bench."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def add(self, event: Event) -> None:
+        if event.kind == "failed" and event.stage:
+            key = self._keys(event.run)[event.stage]
+            self._known.setdefault(key, f"{event.error} (as in the run {event.run})")
+
+    def __contains__(self, run: Run) -> bool:
+        return any(key in self._known for key in self._keys(run).values())
+
+    def of(self, run: Run) -> str:
+        """The error that the run would meet."""
+        return next(self._known[k] for k in self._keys(run).values() if k in self._known)
+
+    def _keys(self, run: Run) -> dict[str, str]:
+        return {
+            "data": repr((run.data, run.root, run.split, sorted(run.options.items()))),
+            "model": repr((run.model, run.device, run.precision)),
+        }
 
 
 def _choose(waiting: list[Run], worker: _Worker, workers: list[_Worker]) -> Run:
@@ -96,7 +127,7 @@ class _Worker:
 
     def give(self, run: Run) -> None:
         self.run = self.last = run
-        with contextlib.suppress(OSError):  # it has died; hear() will tell
+        with contextlib.suppress(OSError):  # it has died; hear() reports it
             self.pipe.send(run)
 
     def hear(self) -> Event:
@@ -112,7 +143,7 @@ class _Worker:
             result = Result.from_json(value)
             return Event(self.run, "done", result.n, result.n, result=result)
         if kind == "failed":
-            return Event(self.run, "failed", error=value[0], traceback=value[1])
+            return Event(self.run, "failed", error=value[0], traceback=value[1], stage=value[2])
         return Event(self.run, "step", *value)
 
 
@@ -143,15 +174,24 @@ def _serve(pipe: Connection, threads: int, cache_gb: float) -> None:
 
 
 def attempt(run: Run, cache_gb: float, reporter: _Reporter | None = None) -> tuple[str, Any]:
-    """The result as JSON, or the error and its traceback."""
+    """The result as JSON, or the error, its traceback and the stage that failed."""
+    from bayestta.bench._assembly import check_options, load_run_data, load_run_model
     from bayestta.bench.execution import execute
 
     begin, step = (None, None) if reporter is None else (reporter.begin, reporter.step)
+    stage = ""
     try:
-        result = execute(run, begin=begin, progress=step, cache_gb=cache_gb)
+        check_options(run)
+        stage = "data"  # which costs less than the weights of a model
+        data = load_run_data(run)
+        stage = "model"
+        model = load_run_model(run)
+        stage = ""
+        result = execute(run, model=model, data=data, begin=begin, progress=step, cache_gb=cache_gb)
     except Exception as error:
-        told = " ".join(str(error).split()) or "no more is known"
-        return "failed", (f"{type(error).__name__}: {told}", traceback.format_exc())
+        reason = " ".join(str(error).split()) or "no more is known"
+        stage = "" if isinstance(error, MemoryError) else stage
+        return "failed", (f"{type(error).__name__}: {reason}", traceback.format_exc(), stage)
     return "done", result.to_json()
 
 
@@ -173,7 +213,7 @@ class _Reporter:
 
 
 def _end_with_parent() -> None:
-    """A bench that is killed leaves nobody behind."""
+    """A bench that is killed takes its workers with it."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

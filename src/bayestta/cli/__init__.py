@@ -1,26 +1,20 @@
-"""The command line; torch and the rest are imported by the command that needs them."""
+"""The command line: one file per command, found by walking this package.
+
+Torch and the rest are imported by the command that needs them.
+"""
 
 from __future__ import annotations
 
+import pkgutil
+from importlib import import_module
+
 from bayestta.cli._app import app
 
-# Each file adds its commands to the app; the order is that of `bayestta --help`.
-from bayestta.cli import demo, run, predict, bench, report, features  # isort: skip
-from bayestta.cli import listing, data, train  # isort: skip
+__all__ = ["app", "main"]
 
-__all__ = [
-    "app",
-    "bench",
-    "data",
-    "demo",
-    "features",
-    "listing",
-    "main",
-    "predict",
-    "report",
-    "run",
-    "train",
-]
+for _module in pkgutil.iter_modules(__path__):
+    if not _module.name.startswith("_"):
+        import_module(f"{__name__}.{_module.name}")
 
 
 def main() -> None:

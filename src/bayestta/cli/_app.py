@@ -10,20 +10,21 @@ import typer
 from typer.core import TyperGroup
 
 from bayestta.cli._screen import Screen
+from bayestta.files import FULL
 
 # Boxes and colours are for people; a pipe or a log gets plain text.
 MARKUP: Literal["rich"] | None = "rich" if sys.stdout.isatty() else None
 
 
 def examples(*lines: str) -> str:
-    """The last part of a command's help, one command a line."""
+    """The last part of a command's help, one command per line."""
     if MARKUP is None:
         return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
     return "\n\n".join(["[bold]Examples[/]", *(f"[cyan]$ {line}[/]" for line in lines)])
 
 
 class Commands(TyperGroup):
-    """Runs a command; what the user can mend is told in one sentence, with exit code 2."""
+    """Runs a command; what the user can mend is one sentence on stderr, with exit code 2."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -47,11 +48,14 @@ def explain(error: Exception) -> str | None:
     """The sentence for an error of the user's or of the machine's; None for a defect of ours."""
     if isinstance(error, BrokenPipeError):
         return None  # the reader has gone: Typer ends quietly
+    if isinstance(error, OSError) and error.errno in FULL:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}the disk is full: free some space, or choose another place."
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"{error.filename}: {error.strerror}: check the path and its permissions."
     text = " ".join(str(error).split())
     if isinstance(error, MemoryError) or _out_of_memory(error, text):
-        return f"memory ran out ({text[:120] or 'no size told'}): use a smaller --batch-size."
+        return f"memory ran out ({text[:120] or 'of unknown size'}): use a smaller --batch-size."
     if isinstance(error, (ValueError, OSError, ImportError, NotImplementedError)):
         return text or type(error).__name__
     return text if type(error).__name__ == "DownloadError" else None
@@ -59,8 +63,8 @@ def explain(error: Exception) -> str | None:
 
 def _out_of_memory(error: Exception, text: str) -> bool:
     """Torch has a type of its own on a GPU, and on a CPU only the text."""
-    told = "can't allocate memory" in text or type(error).__name__ == "OutOfMemoryError"
-    return isinstance(error, RuntimeError) and told
+    full = "can't allocate memory" in text or type(error).__name__ == "OutOfMemoryError"
+    return isinstance(error, RuntimeError) and full
 
 
 app = typer.Typer(
@@ -73,13 +77,14 @@ app = typer.Typer(
         "bayestta predict --images photos --classes cat,dog,horse --out preds.csv",
     ),
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=MARKUP,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the outcome, no progress.")]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print the outcome alone, without progress.")
+]
 
 
 def _version(wanted: bool) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bayestta.bench.plan import SEED as SEED
 from bayestta.cli._screen import Screen
+from bayestta.files import clear_parts
 from bayestta.names import unknown
 
 if TYPE_CHECKING:
@@ -20,36 +23,57 @@ METHOD = "bayestta"
 MODEL = "lit"
 PRECISIONS = ("fp32", "bf16", "fp16")
 
-Method = Annotated[str, typer.Option("--method", "-m", help="See `bayestta list methods`.")]
+Method = Annotated[
+    str, typer.Option("--method", "-m", help="Method; `bayestta list methods` shows them.")
+]
 Model = Annotated[
-    str, typer.Option("--model", help="Name, open_clip:NAME/TAG, hf:ID or path of a checkpoint.")
+    str,
+    typer.Option("--model", help="Model: a name, open_clip:NAME/TAG, hf:ID or a checkpoint."),
 ]
 Set = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Setting of the method (`bayestta list methods NAME`); may be repeated.",
+    ),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Of the order of the images and of the method.")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed for the image order and the method.")]
+Guard = Annotated[
+    bool,
+    typer.Option(
+        "--guard", help="Watch for a collapse of the answers, and return to the last good state."
+    ),
+]
 Templates = Annotated[
     str, typer.Option("--templates", help="Prompts: data (its own), single, seven or eighty.")
 ]
-DataName = Annotated[str, typer.Option("--data", "-d", help="See `bayestta list data`.")]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, help="Images a domain, at most.")]
-BatchSize = Annotated[int, typer.Option("--batch-size", "-b", min=1)]
-Split = Annotated[str | None, typer.Option("--split", help="Which images, such as test or all.")]
+DataName = Annotated[
+    str, typer.Option("--data", "-d", help="Data set; `bayestta list data` shows them.")
+]
+Limit = Annotated[
+    int | None, typer.Option("--limit", min=1, help="Largest number of images per domain.")
+]
+BatchSize = Annotated[int, typer.Option("--batch-size", "-b", min=1, help="Images per batch.")]
+Split = Annotated[
+    str | None, typer.Option("--split", help="Part of the data, such as test or all.")
+]
 Root = Annotated[
     Path | None, typer.Option("--root", help="Folder of the cached data, or of your images.")
 ]
 Option = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="KEY=VALUE", help="Of the data set; may be repeated."),
+    typer.Option("--option", metavar="KEY=VALUE", help="Option of the data set; may be repeated."),
 ]
-Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:1, mps …")]
-Precision = Annotated[str, typer.Option("--precision", help="Of the weights: fp32, bf16 or fp16.")]
+Device = Annotated[str, typer.Option("--device", help="Device, such as cpu, cuda or cuda:1.")]
+Precision = Annotated[
+    str, typer.Option("--precision", help="Precision of the weights: fp32, bf16 or fp16.")
+]
 Workers = Annotated[
-    int, typer.Option("--workers", help="Processes that open images; 0 does it in this one.")
+    int, typer.Option("--workers", help="Processes that open images; 0 opens them in this one.")
 ]
 Strict = Annotated[
-    bool, typer.Option("--strict", help="Stop at an image that cannot be decoded; else skip it.")
+    bool, typer.Option("--strict", help="Stop at an image that cannot be read, not skip it.")
 ]
 
 
@@ -66,6 +90,25 @@ def check_out(path: Path | None) -> None:
         raise ValueError(
             f"{path} cannot be written, as {folder} does not allow it: choose another."
         )
+    clear_parts(path)
+
+
+@contextmanager
+def claim_state(state: Path) -> Iterator[None]:
+    """Hold a state for this process alone: two would each lose what the other learnt."""
+    from bayestta.locks import claim
+
+    with claim(state, "wait for its end, or use another --state."):
+        yield
+
+
+def check_model(name: str) -> None:
+    """Refuse an unknown name before anything is loaded; what lies behind a known one shows then."""
+    from bayestta.models.base import ABOUT
+
+    if name in ABOUT or ":" in name or "/" in name or Path(name).suffix or Path(name).exists():
+        return
+    raise ValueError(unknown("model", name, ABOUT))
 
 
 def check_device(device: str, precision: str) -> None:
@@ -138,16 +181,17 @@ def open_model(screen: Screen, name: str, *, device: str = "cpu", precision: str
         return load_model(name, device=device, precision=precision)
 
 
-def tell_skipped(screen: Screen, data: Data) -> None:
-    """A word on images that could not be read."""
-    if data.skipped:
-        shown = "; ".join(data.skipped[:3]) + "; …" * (len(data.skipped) > 3)
-        count = f"{len(data.skipped)} image{'s' * (len(data.skipped) > 1)}"
-        screen.note(f"Skipped {count}: {shown}")
+def tell_skipped(screen: Screen, skipped: Sequence[str], file: Path | None = None) -> None:
+    """Name images that could not be read, and the file that lists them all."""
+    if skipped:
+        shown = "; ".join(skipped[:3]) + "; …" * (len(skipped) > 3)
+        count = f"{len(skipped)} image{'s' * (len(skipped) > 1)}"
+        listed = f" (all are listed in {file})" if file is not None else ""
+        screen.note(f"Skipped {count}: {shown}{listed}")
 
 
 def tell_guard(screen: Screen, guard: dict[str, Any] | None) -> None:
-    """A collapse that was caught is never hidden."""
+    """Report a collapse that was caught."""
     if guard and guard.get("returns"):
         reason = next((event["reason"] for event in guard.get("events", [])), "")
         times = f"{guard['returns']} time{'s' * (guard['returns'] > 1)}"

@@ -7,8 +7,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Column
 
-from bayestta.cli._screen import Screen
+from bayestta.cli._screen import Screen, shorten
 
 if TYPE_CHECKING:
     from bayestta.bench import Event, Run, TimeLeft
@@ -17,7 +18,7 @@ EVERY = 60.0  # seconds between two lines on one run where there are no bars
 
 
 class BenchBars:
-    """One bar for the whole, and one a run under way, each with the time left.
+    """One bar for the whole, and one per run under way, each with the time left.
 
     >>> duration(42), duration(150), duration(8000), duration(None)
     ('42 s', '2.5 min', '2.2 h', '?')
@@ -26,17 +27,22 @@ class BenchBars:
     def __init__(self, screen: Screen, title: str, runs: list[Run], left: TimeLeft) -> None:
         self.screen, self.title, self.left, self.total = screen, title, left, len(runs)
         self.live = screen.err.is_terminal and not screen.quiet
+        narrow = screen.err.width < 100
+        self.width = max(12, screen.err.width - (46 if narrow else 62))  # of a run's description
+        one_line = Column(no_wrap=True, overflow="ellipsis")
         columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[count]}", markup=False),
-            TextColumn("{task.fields[left]}", markup=False),
+            TextColumn("{task.description}", markup=False, table_column=one_line),
+            BarColumn(bar_width=8 if narrow else 24),
+            TextColumn("{task.fields[count]}", markup=False, table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[left]}", markup=False, table_column=Column(no_wrap=True)),
         )
         self.progress = Progress(*columns, console=screen.err, disable=not self.live)
-        self.all = self.progress.add_task(title, total=len(runs), count="", left="")
+        self.all = self.progress.add_task(
+            shorten(title, self.width), total=len(runs), count="", left=""
+        )
         self.bars: dict[str, TaskID] = {}
         self.shares: dict[str, float] = {}  # of runs under way
-        self.told: dict[str, float] = {}
+        self.reported: dict[str, float] = {}  # when a line on a run was last printed
         self.done = self.kept = 0
 
     def __enter__(self) -> BenchBars:
@@ -49,6 +55,9 @@ class BenchBars:
         self.progress.stop()
 
     def __call__(self, event: Event) -> None:
+        if event.kind == "set aside":
+            self.screen.note(event.error)
+            return
         if event.kind == "kept":
             self.kept += 1
         elif self.kept:
@@ -57,15 +66,16 @@ class BenchBars:
         self.left.add(event)
         name, run = event.run.file, event.run
         if event.kind == "started":
-            self.told[name], self.shares[name] = time.monotonic(), 0.0
-            self.bars[name] = self.progress.add_task(f"  {run}", total=1, count="", left="")
+            self.reported[name], self.shares[name] = time.monotonic(), 0.0
+            words = f"  {shorten(str(run), self.width - 2)}"
+            self.bars[name] = self.progress.add_task(words, total=1, count="", left="")
         elif event.kind == "step":
             self._step(event)
         else:
             self._finish(event)
         done = self.done + sum(self.shares.values())
-        told = f"{self.done} of {self.total} runs"
-        self.progress.update(self.all, completed=done, count=told, left=self._left())
+        count = f"{self.done} of {self.total} runs"
+        self.progress.update(self.all, completed=done, count=count, left=self._left())
 
     def _step(self, event: Event) -> None:
         name = event.run.file
@@ -73,8 +83,8 @@ class BenchBars:
         self.shares[name] = share
         count, rest = f"{event.images} of {event.total}", duration(self.left.of(event.run))
         self.progress.update(self.bars[name], completed=share, count=count, left=f"{rest} left")
-        if not self.live and time.monotonic() - self.told[name] >= EVERY:
-            self.told[name] = time.monotonic()
+        if not self.live and time.monotonic() - self.reported[name] >= EVERY:
+            self.reported[name] = time.monotonic()
             self.screen.note(f"  {event.run}: {count} images, {rest} left; {self._left()}")
 
     def _finish(self, event: Event) -> None:
@@ -89,8 +99,8 @@ class BenchBars:
         if event.result is not None:
             seconds = duration(event.result.seconds["total"])
             outcome = f"{event.result.accuracy:.2f} % of {event.result.n} images, {seconds}"
-        told = f"{event.kind} ({self.done} of {self.total}): {event.run}: {outcome}"
-        self.screen.note(told if self.live else f"{told}; {self._left()}")
+        line = f"{event.kind} ({self.done} of {self.total}): {event.run}: {outcome}"
+        self.screen.note(line if self.live else f"{line}; {self._left()}")
 
     def _left(self) -> str:
         return f"{duration(self.left.seconds())} left"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from bayestta.evaluation.steps import Step
 
+WIDTH = 80  # columns of a table in a pipe or a log
 ROWS = 16  # bars on the screen at once; the oldest give way
 
 
@@ -35,10 +36,14 @@ class Screen:
 
     def note(self, text: str) -> None:
         if not self.quiet:
-            self.err.print(Text(text), soft_wrap=True)
+            self._print(Text(text))
 
     def error(self, text: str) -> None:
-        self.err.print(Text(f"Error: {text}", style="bold red"), soft_wrap=True)
+        self._print(Text(f"Error: {text}", style="bold red"))
+
+    def _print(self, text: Text) -> None:
+        """Wrapped between words on a terminal; one line in a pipe or a log."""
+        self.err.print(text, soft_wrap=not self.err.is_terminal)
 
     @contextmanager
     def wait(self, text: str) -> Iterator[None]:
@@ -51,21 +56,46 @@ class Screen:
             yield
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Columns: boxed and wrapped on a terminal, aligned and whole elsewhere."""
+        """Columns as wide as their cells, but for the second, which gets what is left.
+
+        On a terminal it is wrapped; elsewhere a table has one line per row and 80 columns.
+        """
         if self.out.is_terminal:
-            table = Table(*header, header_style="bold")
+            table = Table(header_style="bold", box=None, padding=(0, 2, 0, 0))
+            for number, name in enumerate(header):
+                table.add_column(name, no_wrap=number != 1)
             for row in rows:
                 table.add_row(*(Text(cell) for cell in row))
             self.out.print(table)
             return
         widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+        widths[1] = max(8, min(widths[1], WIDTH - sum(widths) - 2 * len(widths) + 2 + widths[1]))
         for row in (header, *rows):
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            self.say("  ".join(cells).rstrip())
+            cells = (shorten(cell, width) for cell, width in zip(row, widths, strict=True))
+            padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+            self.say("  ".join(padded).rstrip())
+
+
+def shorten(text: str, width: int) -> str:
+    """Text that fits, cut between words.
+
+    >>> shorten("digits that turn", 12)
+    'digits that…'
+    """
+    if len(text) <= width:
+        return text
+    cut = text[: width - 1]
+    head = cut if text[width - 1 : width] == " " else cut.rpartition(" ")[0] or cut
+    return head.rstrip(" ,;:") + "…"
+
+
+def _one_line(text: str) -> TextColumn:
+    column = Column(no_wrap=True, overflow="ellipsis")
+    return TextColumn(text, markup=False, table_column=column)
 
 
 class Bars:
-    """One bar a domain, with the accuracy so far; methods that are compared share the bars.
+    """One bar per domain, with the accuracy so far; methods that are compared share the bars.
 
     >>> with Bars(Screen(quiet=True), "lit on rmnist", {"0": 8}) as bars:
     ...     progress = bars.follow("zero-shot")  # to be called with every step
@@ -74,12 +104,22 @@ class Bars:
     def __init__(self, screen: Screen, title: str, sizes: Mapping[str, int]) -> None:
         self.screen, self.title, self.sizes = screen, title, sizes
         self.live = screen.err.is_terminal and not screen.quiet
+        self.narrow = screen.err.width < 100
         columns = (
-            TextColumn("{task.description}", markup=False),  # names of folders are no markup
-            BarColumn(bar_width=24),
+            # names of folders are no markup
+            TextColumn(
+                "{task.description}",
+                markup=False,
+                table_column=Column(no_wrap=True, overflow="ellipsis"),
+            ),
+            BarColumn(bar_width=8 if self.narrow else 24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[scores]}", markup=False),
-            TimeElapsedColumn(),
+            TextColumn(
+                "{task.fields[scores]}",
+                markup=False,
+                table_column=Column(no_wrap=True, overflow="ellipsis"),
+            ),
+            TimeElapsedColumn(table_column=Column(no_wrap=True)),
         )
         self.progress = Progress(*columns, console=screen.err, disable=not self.live)
         self.tasks: dict[str, Any] = {}
@@ -115,8 +155,8 @@ class Bars:
                 seen[1] += step.n
                 seen[2] += int((step.probabilities.argmax(1).cpu() == step.y.cpu()).sum())
                 self.scores.setdefault(step.domain, {})[method] = f"{100 * seen[2] / seen[1]:.1f} %"
-            told = "  ".join(f"{k} {v}" for k, v in self.scores.get(step.domain, {}).items())
-            self.progress.update(self.tasks[step.domain], completed=seen[0], scores=told)
+            scores = "  ".join(f"{k} {v}" for k, v in self.scores.get(step.domain, {}).items())
+            self.progress.update(self.tasks[step.domain], completed=seen[0], scores=scores)
 
         return update
 
@@ -124,9 +164,10 @@ class Bars:
         if domain in self.tasks:
             self.progress.reset(self.tasks[domain])
             return
-        width = max(map(len, self.sizes), default=0)
+        most = max(8, self.screen.err.width - (66 if self.narrow else 84))
+        width = min(most, max(map(len, self.sizes), default=0))
         self.tasks[domain] = self.progress.add_task(
-            f"  {domain:>{width}}", total=self.sizes.get(domain), scores=""
+            f"  {shorten(domain, width):>{width}}", total=self.sizes.get(domain), scores=""
         )
         if len(self.tasks) > ROWS:
             self.progress.update([*self.tasks.values()][-ROWS - 1], visible=False)

@@ -27,25 +27,32 @@ CACHE_GB = 2.0
 )
 def bench(
     ctx: typer.Context,
-    file: Annotated[Path, typer.Argument(help="The runs, as TOML.")],
+    file: Annotated[Path, typer.Argument(help="Bench file: the runs, as TOML.")],
     folder: Annotated[
-        Path | None, typer.Option("--folder", help="Of the results (default: runs/NAME).")
+        Path | None, typer.Option("--folder", help="Folder for the results (default: runs/NAME).")
     ] = None,
     out: Annotated[
         list[Path] | None,
         typer.Option(
-            "--out", "-o", help="A report: .html, .md, .tex, .csv or .txt; may be repeated."
+            "--out", "-o", help="Report to write: .html, .md, .tex, .csv or .txt; may be repeated."
         ),
     ] = None,
     processes: Annotated[
-        int | None, typer.Option("--processes", "-p", min=1, help="By default one a core.")
+        int | None,
+        typer.Option(
+            "--processes", "-p", min=1, help="Number of processes (default: one per core)."
+        ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", min=1, help="Images a domain, instead of the file's.")
+        int | None, typer.Option("--limit", min=1, help="Images per domain, instead of the file's.")
     ] = None,
     cache_gb: Annotated[
         float,
-        typer.Option("--cache-gb", min=0, help="Disk for decoded images; 0 decodes in every run."),
+        typer.Option(
+            "--cache-gb",
+            min=0,
+            help="Gigabytes of disk for decoded images; 0 decodes in every run.",
+        ),
     ] = CACHE_GB,
     ray: Annotated[
         bool, typer.Option("--ray", help="Hand the runs to Ray: here, or on $RAY_ADDRESS.")
@@ -54,8 +61,9 @@ def bench(
 ) -> None:
     """Carry out a matrix of runs, in parallel; started again, it goes on with what is missing.
 
-    Results are one JSON file a run, and report.html over all of them, in the folder. A run that
-    fails leaves NAME.error.json and stops no other; the exit code is then 1.
+    The folder gets one JSON file per run and report.html over all of them. A run that fails leaves
+    NAME.error.json and stops no other; the exit code is then 1. Data or a model that cannot be
+    loaded is tried once for all runs. A damaged result is renamed, and its run is done again.
     """
     show = screen(ctx, quiet)
     for path in out or []:
@@ -77,11 +85,17 @@ def bench(
     if limit is not None:
         runs = [replace(run, limit=limit) for run in runs]
     where = folder or Path("runs") / file.stem
-    fetch(show, runs)
+    unavailable = fetch(show, runs)
     left = TimeLeft(runs, processes=min(processes or cores(), len(runs)))
     with BenchBars(show, file.stem, runs, left) as bars:
         results, failed = run_bench(
-            runs, where, processes=processes, progress=bars, cache_gb=cache_gb, ray=ray
+            runs,
+            where,
+            processes=processes,
+            progress=bars,
+            cache_gb=cache_gb,
+            ray=ray,
+            unavailable=unavailable,
         )
     for name, error in failed.items():
         show.error(f"{name}: {error}")
@@ -97,12 +111,14 @@ def bench(
         raise typer.Exit(1)
 
 
-def fetch(show: Screen, runs: list[Run]) -> None:
-    """Get the data before the first run; what cannot be had fails the runs that need it."""
+def fetch(show: Screen, runs: list[Run]) -> dict[tuple[str, str | None], str]:
+    """Get the data before the first run; the errors, by data set and root, of what is not there."""
     from bayestta.data._sources import DownloadError
 
+    missing: dict[tuple[str, str | None], str] = {}
     for data, root in dict.fromkeys((run.data, run.root) for run in runs):
         try:
             jobs.fetch_data(show, data, None if root is None else Path(root))
         except (ValueError, OSError, DownloadError) as error:
-            show.note(f"{data}: {error}")
+            missing[data, root] = f"{type(error).__name__}: {error}"
+    return missing

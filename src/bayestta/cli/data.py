@@ -42,7 +42,10 @@ def group() -> None:
 )
 def get(
     ctx: typer.Context,
-    names: Annotated[list[str], typer.Argument(metavar="NAME", help="See `bayestta list data`.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(metavar="NAME", help="Data sets; `bayestta list data` shows them."),
+    ],
     root: Root = None,
     quiet: Quiet = False,
 ) -> None:
@@ -75,10 +78,10 @@ def _by_hand(name: str, root: Path | None) -> None:
 def check(
     ctx: typer.Context,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="All sets where none is given.")
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Data sets (default: all).")
     ] = None,
     root: Root = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Say what is on disk, what is missing, where to get it and where to put it.

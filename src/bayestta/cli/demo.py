@@ -25,12 +25,12 @@ LIMIT = 384  # whole batches; about three minutes for both streams on two cores
 )
 def demo(
     ctx: typer.Context,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="Images a domain.")] = LIMIT,
-    seed: jobs.Seed = 1,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = PAGE,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Images per domain.")] = LIMIT,
+    seed: jobs.Seed = jobs.SEED,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Page to write, as HTML.")] = PAGE,
     quiet: Quiet = False,
 ) -> None:
-    """Zero-shot against BayesTTA on two streams that drift.
+    """Compare zero-shot with BayesTTA on two streams that drift.
 
     The light changes in CIFAR-10 photographs, under `lit`, and the digits of MNIST turn, under
     `mini-rn`. Data are downloaded at the first run. The outcome is a table, and a page with the
@@ -58,8 +58,8 @@ def compare(show: Screen, model: str, data: str, *, limit: int, seed: int) -> li
     from bayestta.bench import Run, execute
     from bayestta.data._stream import sizes
 
-    vlm = jobs.open_model(show, model)
     source = jobs.open_data(show, data)
+    vlm = jobs.open_model(show, model)
     title = f"{model} on {data}: {' against '.join(METHODS)}"
     with Bars(show, title, sizes(source, limit)) as bars:
         return [

@@ -23,16 +23,18 @@ from bayestta.cli._screen import Bars
 )
 def features(
     ctx: typer.Context,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file, as safetensors.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write, as safetensors.")],
     data: jobs.DataName = "cifar10-light",
     model: jobs.Model = jobs.MODEL,
     limit: jobs.Limit = None,
     batch_size: jobs.BatchSize = 128,
-    seed: Annotated[int, typer.Option("--seed", help="Of the choice that --limit makes.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Seed that decides which images --limit picks.")
+    ] = jobs.SEED,
     split: jobs.Split = None,
     templates: Annotated[
         list[str] | None,
-        typer.Option("--templates", help="Prompts beside the data's own: single, seven, eighty."),
+        typer.Option("--templates", help="Prompts beside the data's own: single, seven or eighty."),
     ] = None,
     root: jobs.Root = None,
     option: jobs.Option = None,
@@ -53,6 +55,7 @@ def features(
     options = parse_options(data, option or [])
     jobs.check_out(out)
     jobs.check_device(device, precision)
+    jobs.check_model(model)
 
     from bayestta.data import check_split
     from bayestta.data._stream import sizes
@@ -60,8 +63,8 @@ def features(
     from bayestta.models._text import templates as template_set
 
     lines = [line for name in ["single", *(templates or [])] for line in template_set(name)]
-    vlm = jobs.open_model(show, model, device=device, precision=precision)
     source = jobs.open_data(show, data, root=root, split=split, options=options)
+    vlm = jobs.open_model(show, model, device=device, precision=precision)
     check_split(vlm, source)
     with Bars(show, f"{vlm.name} on {source.name}", sizes(source, limit)) as bars:
         follow: Any = bars.follow("features")
@@ -77,5 +80,5 @@ def features(
             workers=workers,
             strict=strict,
         )
-    jobs.tell_skipped(show, source)
+    jobs.tell_skipped(show, source.skipped)
     show.say(f"{count} images of {source.name} by {vlm.name}, {vlm.dim} features -> {out}")

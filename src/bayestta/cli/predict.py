@@ -2,47 +2,46 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import os
-from collections.abc import Iterator
-from itertools import tee
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bayestta.cli import _preparation as jobs
 from bayestta.cli._app import Quiet, app, examples, screen
 from bayestta.cli._options import parse_settings
-from bayestta.cli._screen import Bars, Screen
+from bayestta.cli._screen import Screen
 
 if TYPE_CHECKING:
     from bayestta.adapter import Adapter
-    from bayestta.data.folder import Folder
+    from bayestta.cli._answers import Photographs
+    from bayestta.cli._journal import Journal
 
-COLUMNS = ["path", "label", "confidence", "zero_shot"]
-SAVE_EVERY = 10  # batches between two savings of state and answers
-Row = dict[str, str]
+SAVE_EVERY = 10  # batches between two commits of state and answers
 
 
 @app.command(
     epilog=examples(
         "bayestta predict --images photos --classes cat,dog,horse",
         "bayestta predict --images camera --classes names.txt --sort time --out preds.csv",
-        "bayestta predict --images camera --classes names.txt --out p.csv --state learnt.state",
+        "bayestta predict --images camera --classes names.txt --out p.jsonl --state learnt.state",
     )
 )
 def predict(
     ctx: typer.Context,
-    images: Annotated[Path, typer.Option("--images", "-i", help="Folder, searched at any depth.")],
+    images: Annotated[
+        Path, typer.Option("--images", "-i", help="Folder, searched at any depth, or one image.")
+    ],
     classes: Annotated[
         str,
-        typer.Option("--classes", "-c", help="File with one name a line, or names with commas."),
+        typer.Option(
+            "--classes", "-c", help="File with one name per line, or names with commas between."
+        ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="CSV: path, label, confidence, zero_shot; else stdout."),
+        typer.Option("--out", "-o", help="File for the answers: .csv, .json or .jsonl."),
     ] = None,
     model: jobs.Model = jobs.MODEL,
     method: jobs.Method = jobs.METHOD,
@@ -53,10 +52,14 @@ def predict(
     batch_size: jobs.BatchSize = 64,
     state: Annotated[
         Path | None,
-        typer.Option("--state", help="Go on from this file where it exists; see above."),
+        typer.Option("--state", help="File that keeps what was learnt; see above."),
     ] = None,
     set_: jobs.Set = None,
-    seed: jobs.Seed = 0,
+    top_k: Annotated[
+        int, typer.Option("--top-k", min=1, help="Number of labels per image, the best first.")
+    ] = 2,
+    guard: jobs.Guard = False,
+    seed: jobs.Seed = jobs.SEED,
     templates: jobs.Templates = "data",
     device: jobs.Device = "cpu",
     precision: jobs.Precision = "fp32",
@@ -66,131 +69,123 @@ def predict(
 ) -> None:
     """Label your own images, adapting to them as they come.
 
-    With --state, what was learnt is kept in that file, saved every ten batches together with the
-    answers: the same command goes on where it stopped. Images that --out already answers are then
-    not answered again, and new ones are added to it. Without --state a run starts fresh and --out
-    is replaced when it has ended.
+    Answers go to --out, or are printed: path, label and confidence, the runner-up (--top-k adds
+    more), the zero-shot label, the time of the picture and what the guard saw. Images that cannot
+    be read are listed in NAME.skipped.csv beside --out, with the reason.
+
+    With --state, what was learnt is kept in that file and saved every ten batches together with
+    the answers. Started again, even after a crash, the same command goes on where it stopped:
+    every image is answered and learnt from once. Without --state a run starts fresh, and --out is
+    replaced when it has ended.
     """
     show = screen(ctx, quiet)
     settings = parse_settings(method, set_ or [])
     jobs.check_out(out)
     jobs.check_out(state)
     jobs.check_device(device, precision)
-    rows = read_rows(out) if state is not None and state.exists() and out is not None else []
+    jobs.check_model(model)
 
-    from bayestta.bench import pick_templates
-    from bayestta.data.folder import Folder
-    from bayestta.methods import make_adapter
+    from bayestta.bench import Run, build_adapter, check_options
+    from bayestta.cli._answers import Photographs, answers, columns
+    from bayestta.cli._journal import Journal
+    from bayestta.cli._table import Table
+    from bayestta.cli._words import warn_of_words
 
-    data = Folder(root=images, classes=class_names(classes), sort=sort, flat=True)
-    paths = data[data.domains[0]].paths
-    total, done = len(paths), {os.path.abspath(row["path"]) for row in rows}
-    paths[:] = [path for path in paths if os.path.abspath(path) not in done]
-    if not paths:
-        show.say(f"All {total} images of {images} are answered in {out} already.")
-        return
-    vlm = jobs.open_model(show, model, device=device, precision=precision)
-    prompts = pick_templates(templates, data)
-    adapter = make_adapter(method, vlm, data.classes, prompts, seed=seed, **settings)
-    if state is not None and state.exists():
-        adapter.load(state)
-        show.note(f"Going on from {state}, after {adapter.samples} images.")
-    options = {"batch_size": batch_size, "seed": seed, "strict": strict, "workers": workers}
-    try:
-        for i, new in enumerate(answers(show, adapter, data, options), start=1):
-            rows += new
-            if state is not None and i % SAVE_EVERY == 0:
-                save(adapter, rows, state, out)
-    except ValueError:
-        if not (rows and len(data.skipped) == len(paths)):
-            raise  # else: what is left of an earlier run cannot be read, and was told then
-    save(adapter, rows, state, out)
-    jobs.tell_skipped(show, data)
+    run = Run(
+        data="folder",
+        model=model,
+        method=method,
+        seed=seed,
+        batch_size=batch_size,
+        order="given",
+        templates=templates,
+        settings=settings,
+        device=device,
+        precision=precision,
+        guard=guard,
+    )
+    check_options(run)
+    journal = Journal(Table(out, columns(top_k)), state)
+    with ExitStack() as held:
+        if state is not None:
+            held.enter_context(jobs.claim_state(state))
+        data = Photographs(images, class_names(classes), sort, journal.open())
+        if top_k > len(data.classes):
+            raise ValueError(
+                f"--top-k is {top_k}, and there are {len(data.classes)} classes: give at most that."
+            )
+        if nothing_new(data, out, strict=strict):
+            count = len(data.stream.answered)
+            show.say(f"All {count} readable images of {images} are answered in {out} already.")
+            return
+        warn_of_words(show, model, data.classes)
+        vlm = jobs.open_model(show, model, device=device, precision=precision)
+        adapter = build_adapter(run, vlm, data)
+        if state is not None and state.exists():
+            adapter.load(state)
+            show.note(f"Going on from {state}, after {adapter.samples} images.")
+        earlier = journal.rows
+        options = {"batch_size": batch_size, "seed": seed, "strict": strict, "workers": workers}
+        journal.begin(adapter)
+        count = earlier
+        try:
+            for i, rows in enumerate(answers(show, adapter, data, top_k, options), start=1):
+                journal.add(rows)
+                count += len(rows)
+                if i % SAVE_EVERY == 0:
+                    save(journal, adapter, data)
+        except ValueError:
+            if strict or not (count and count == earlier):
+                raise  # else: the rest of an earlier run cannot be read, and is listed
+        save(journal, adapter, data, last=True)
+    finish(show, adapter, data, out, count, earlier)
+
+
+def save(journal: Journal, adapter: Adapter, data: Photographs, *, last: bool = False) -> None:
+    """Commit answers and state, and list what was skipped."""
+    from bayestta.cli._table import write_skipped
+
+    if last:
+        journal.close(adapter)
+    else:
+        journal.commit(adapter)
+    if journal.out is not None and (last or journal.transactional):
+        write_skipped(journal.out, data.left_out())
+
+
+def finish(
+    show: Screen, adapter: Adapter, data: Photographs, out: Path | None, count: int, earlier: int
+) -> None:
+    """Say what was done."""
+    from bayestta.cli._table import skipped_file
+
+    skipped = data.left_out()
+    jobs.tell_skipped(show, [f"{path}: {why}" for path, why in skipped], out and skipped_file(out))
     jobs.tell_guard(show, adapter.summary().get("guard"))
     if out is not None:
-        kept = f", {len(done)} from before" if done else ""
-        show.say(f"{len(rows)} images answered{kept}, {len(data.skipped)} skipped -> {out}")
+        before = f", {earlier} from before" if earlier else ""
+        show.say(f"{count} images answered{before}, {len(skipped)} skipped -> {out}")
+
+
+def nothing_new(data: Photographs, out: Path | None, *, strict: bool) -> bool:
+    """Whether all images are answered, or unreadable since before they were last tried."""
+    from bayestta.cli._table import read_skipped
+
+    waiting = data.waiting()
+    if not data.stream.answered or out is None or (strict and waiting):
+        return False
+    skipped, when = read_skipped(out)
+    return all(str(path) in skipped and path.stat().st_mtime <= when for path in waiting)
 
 
 def class_names(classes: str) -> Path | list[str]:
-    """A file with one name a line, or names with commas between them."""
+    """A file with one name per line, or names with commas between them."""
     path = Path(classes).expanduser()
     if path.is_file():
         return path
     if "," in classes:
         return [name.strip() for name in classes.split(",")]
     raise ValueError(
-        f"{classes} is neither a file nor names with commas: write one name a line into a file, or "
-        "--classes cat,dog."
+        f"{classes} is neither a file nor names with commas: write one name per line into a file, "
+        "or --classes cat,dog."
     )
-
-
-def answers(
-    show: Screen, adapter: Adapter, data: Folder, options: dict[str, Any]
-) -> Iterator[list[Row]]:
-    """The rows of each batch, in the order of the stream."""
-    from bayestta.data import stream
-    from bayestta.evaluation.steps import steps
-    from bayestta.methods import make_adapter
-
-    model, domain = adapter.model, data[data.domains[0]]
-    reference = make_adapter("zero-shot", model, adapter.classes, adapter.templates)
-    # Norms that move take the sketch along: the pristine model then has to be asked again.
-    same = adapter.name == reference.name or adapter.settings.get("refine") is False
-    batches = stream(data, model.preprocess, order="given", views=adapter.views, **options)
-    ours, theirs = tee(batches)
-    title = f"{adapter.name} with {model.name} on {data.root}"
-    with Bars(show, title, {name: len(data[name]) for name in data.domains}) as bars:
-        progress = bars.follow(adapter.name)
-        for step, batch in zip(steps(adapter, theirs), ours, strict=False):
-            plain = step.sketch if same else None
-            if plain is None:
-                plain = reference.predict(getattr(batch.x, "plain", batch.x))
-            sure, label = step.probabilities.max(1)
-            progress(step)
-            yield [
-                {
-                    "path": domain.path(i),
-                    "label": adapter.classes[k],
-                    "confidence": f"{p:.4f}",
-                    "zero_shot": adapter.classes[z],
-                }
-                for i, k, p, z in zip(
-                    batch.index.tolist(),
-                    label.tolist(),
-                    sure.tolist(),
-                    plain.argmax(1).tolist(),
-                    strict=True,
-                )
-            ]
-
-
-def save(adapter: Adapter, rows: list[Row], state: Path | None, out: Path | None) -> None:
-    """State and answers belong together: each is written whole, one right after the other."""
-    from bayestta.evaluation.result import write_atomic
-
-    file = io.StringIO()
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    if state is not None:
-        adapter.save(state)
-    if out is not None:
-        write_atomic(out, file.getvalue())
-    else:
-        print(file.getvalue(), end="")
-
-
-def read_rows(path: Path) -> list[Row]:
-    """The answers that an earlier run left; another table is refused, not overwritten."""
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        rows = list(reader)
-    if reader.fieldnames != COLUMNS:
-        raise ValueError(
-            f"{path} is no table of `bayestta predict` (its columns: {reader.fieldnames}): choose "
-            "another --out."
-        )
-    return rows

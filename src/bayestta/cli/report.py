@@ -22,15 +22,19 @@ from bayestta.cli._app import Quiet, app, examples, screen
 def report(
     ctx: typer.Context,
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILES", help="What `bayestta run --out` wrote.")
+        list[Path], typer.Argument(metavar="FILES", help="Files that `bayestta run --out` wrote.")
     ],
     out: Annotated[
         list[Path] | None,
-        typer.Option("--out", "-o", help="A file ending in .html, .md, .tex, .csv or .txt."),
+        typer.Option(
+            "--out", "-o", help="File to write: .html, .md, .tex, .csv or .txt; may be repeated."
+        ),
     ] = None,
     paper: Annotated[
         Path | None,
-        typer.Option("--paper", help="Reported numbers to set beside, such as bench/paper.json."),
+        typer.Option(
+            "--paper", help="File of reported numbers to compare with, such as bench/paper.json."
+        ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -59,12 +63,12 @@ def report(
         )
     failed = [path for path in files if path.name.endswith(".error.json")]
     if failed and len(failed) < len(files):  # `runs/*.json` of a bench in which some failed
-        show.note(f"Left out {len(failed)} of {len(files)} files, which tell of runs that failed.")
+        show.note(f"Left out {len(failed)} of {len(files)} files: they describe runs that failed.")
         files = [path for path in files if path not in failed]
     results = [Result.load(path) for path in files]
-    told = None if paper is None else Paper.load(paper)
+    reported = None if paper is None else Paper.load(paper)
     if not out:
-        show.say(render_table(results, "terminal", paper=told).rstrip("\n"))
+        show.say(render_table(results, "terminal", paper=reported).rstrip("\n"))
     for path in out or []:
-        write_report(results, path, paper=told)
+        write_report(results, path, paper=reported)
         show.say(str(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,9 +11,11 @@ import typer
 from bayestta.cli import _preparation as jobs
 from bayestta.cli._app import Quiet, app, examples, screen
 from bayestta.cli._options import parse_options, parse_settings
-from bayestta.cli._screen import Bars
+from bayestta.cli._screen import Bars, Screen
 
 if TYPE_CHECKING:
+    from bayestta.bench import Run
+    from bayestta.evaluation.result import Result
     from bayestta.evaluation.steps import Step
 
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
         "bayestta run --data cifar10-light --model lit --limit 512 --out r.json",
         "bayestta run --method zero-shot --data rmnist --model mini-rn --templates single",
         "bayestta run --set preset=released --set alpha=10 --seed 2",
+        "bayestta run --method tent-continual --guard",
         "bayestta run --data folder --root photos --order given   (photos/domain/class/image)",
         "bayestta run --rounds 3 --out r.json   (and what of the early domains is left at the end)",
         "bayestta run --model features:f.st --data features --root f.st --set refine=false",
@@ -33,10 +37,10 @@ def run(
     model: jobs.Model = jobs.MODEL,
     limit: jobs.Limit = None,
     batch_size: jobs.BatchSize = 128,
-    seed: jobs.Seed = 0,
+    seed: jobs.Seed = jobs.SEED,
     set_: jobs.Set = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Where the result goes, as JSON.")
+        Path | None, typer.Option("--out", "-o", help="File for the result, as JSON.")
     ] = None,
     order: Annotated[
         str,
@@ -50,31 +54,44 @@ def run(
     reset_every: Annotated[
         str | None,
         typer.Option(
-            "--reset-every", help="never, domain or batch; by default the method's own choice."
+            "--reset-every",
+            help="When the method starts afresh: never, domain or batch (default: its own choice).",
         ),
     ] = None,
+    guard: jobs.Guard = False,
     state: Annotated[
         Path | None,
-        typer.Option("--state", help="Go on from this file if it exists; save to it at the end."),
+        typer.Option(
+            "--state", help="File to go on from, if it exists, and to save to at the end."
+        ),
     ] = None,
     root: jobs.Root = None,
     device: jobs.Device = "cpu",
     precision: jobs.Precision = "fp32",
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Walks through all domains.")] = 1,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, help="Number of walks through all domains.")
+    ] = 1,
     option: jobs.Option = None,
-    label: Annotated[str | None, typer.Option("--label", help="Its name in reports.")] = None,
+    label: Annotated[
+        str | None, typer.Option("--label", help="Name of the run in reports.")
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Add t-SNE and Grad-CAM pictures for the report.")
     ] = False,
     log: Annotated[
-        str | None, typer.Option("--log", help="Also to tensorboard, wandb (offline) or mlflow.")
+        str | None,
+        typer.Option("--log", help="Log to tensorboard, wandb (offline) or mlflow as well."),
     ] = None,
-    log_dir: Annotated[Path, typer.Option("--log-dir", help="Where --log writes.")] = Path("logs"),
+    log_dir: Annotated[Path, typer.Option("--log-dir", help="Folder for --log.")] = Path("logs"),
     workers: jobs.Workers = 0,
     strict: jobs.Strict = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run one method on a labelled stream and score it."""
+    """Run one method on a labelled stream and score it.
+
+    State and result are saved together at the end: a run that is killed leaves both as they were,
+    or is completed by the next start of the same command.
+    """
     show = screen(ctx, quiet)
     settings = parse_settings(method, set_ or [])
     jobs.check_data(data)
@@ -82,13 +99,11 @@ def run(
     jobs.check_out(out)
     jobs.check_out(state)
     jobs.check_device(device, precision)
+    jobs.check_model(model)
 
-    from bayestta.bench import Run, execute
-    from bayestta.bench.logs import open_log
-    from bayestta.data._stream import sizes
-    from bayestta.report import render_table
+    from bayestta.bench import Run, check_options
 
-    told = Run(
+    described = Run(
         data=data,
         model=model,
         method=method,
@@ -107,37 +122,96 @@ def run(
         device=device,
         precision=precision,
         explain=explain,
+        guard=guard,
     )
-    with open_log(log, log_dir, told) as write:
-        vlm = jobs.open_model(show, model, device=device, precision=precision)
-        source = jobs.open_data(show, data, root=root, split=split, options=options)
-        title = f"{method} with {vlm.name} on {source.name}"
-        with Bars(show, title, sizes(source, limit, order, seed)) as bars:
-            follow = bars.follow(method)
+    check_options(described)
+    with ExitStack() as held:
+        if state is not None:
+            from bayestta.bench._delivery import deliver
+
+            held.enter_context(jobs.claim_state(state))
+            if (earlier := deliver(state, out)) is not None:
+                show.note(
+                    f"The run before this one was stopped after {state} was saved and before {out} "
+                    "was written: it is written now. Start again to go on from the state."
+                )
+                finish(show, earlier, out)
+                return
+        finish(show, carry_out(show, described, state, out, log, log_dir, workers, strict), out)
+
+
+def carry_out(
+    show: Screen,
+    run: Run,
+    state: Path | None,
+    out: Path | None,
+    log: str | None,
+    log_dir: Path,
+    workers: int,
+    strict: bool,
+) -> Result:
+    """Load data and model, run with a bar per domain, and save."""
+    from bayestta.bench import execute
+    from bayestta.bench._assembly import check_stream
+    from bayestta.bench.logs import open_log
+    from bayestta.cli._words import warn_of_words
+    from bayestta.data._stream import sizes
+
+    with open_log(log, log_dir, run) as write:
+        root = None if run.root is None else Path(run.root)
+        source = jobs.open_data(show, run.data, root=root, split=run.split, options=run.options)
+        check_stream(run, source)
+        warn_of_words(show, run.model, source.classes)
+        vlm = jobs.open_model(show, run.model, device=run.device, precision=run.precision)
+        title = f"{run.method} with {vlm.name} on {source.name}"
+        with Bars(show, title, sizes(source, run.limit, run.order, run.seed)) as bars:
+            follow = bars.follow(run.method)
 
             def progress(step: Step) -> None:
                 follow(step)
                 write.step(step)
 
             result = execute(
-                told,
+                run,
                 model=vlm,
                 data=source,
                 progress=progress,
                 tell=show.note,
                 state=state,
+                out=out,
                 strict=strict,
                 workers=workers,
             )
         write.result(result)
-    jobs.tell_skipped(show, source)
+    jobs.tell_skipped(show, source.skipped)
+    return result
+
+
+def finish(show: Screen, result: Result, out: Path | None) -> None:
+    """Say how it went, beside the zero-shot answers to the same images."""
+    from bayestta.report import render_table
+
     jobs.tell_guard(show, result.guard)
-    if out is not None:
-        result.save(out)
     if not show.quiet:
         show.say(render_table([result], "terminal"))
     where = f" -> {out}" if out is not None else ""
     show.say(
-        f"{method} with {result.model} on {result.data}, seed {seed}: {result.accuracy:.2f} % of "
-        f"{result.n} images, {result.seconds['total']:.1f} s{where}"
+        f"{result.method} with {result.model} on {result.data}, seed {result.seed}: "
+        f"{result.accuracy:.2f} % of {result.n} images{beside(result)}, "
+        f"{result.seconds['total']:.1f} s{where}"
     )
+
+
+def beside(result: Result) -> str:
+    """The accuracy of the zero-shot sketch, the answer before the method added its own.
+
+    A method that tunes the image tower makes its sketch with the tuned tower.
+    """
+    from bayestta.methods import METHODS
+
+    if result.sketch is None or result.method == "zero-shot":
+        return ""
+    moved = METHODS[result.method].moves_tower if result.method in METHODS else False
+    tuned = ", tuned tower" if moved or result.settings.get("refine") else ""
+    gain = result.accuracy - result.sketch["accuracy"]
+    return f" (zero-shot sketch{tuned}: {result.sketch['accuracy']:.2f} %, {gain:+.2f})"

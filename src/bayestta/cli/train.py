@@ -47,54 +47,62 @@ def coop(
     data: Annotated[
         str,
         typer.Option(
-            "--data", "-d", help="A data set with a held-out split, or a folder domain/class/image."
+            "--data", "-d", help="Data set with a held-out split, or a folder domain/class/image."
         ),
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Where the context goes: NAME.safetensors.")
+        Path, typer.Option("--out", "-o", help="File for the context: NAME.safetensors.")
     ],
     model: Annotated[
-        str, typer.Option("--model", help="One whose text tower passes gradients.")
+        str, typer.Option("--model", help="Model whose text tower passes gradients.")
     ] = "mini-vit",
-    shots: Annotated[int, typer.Option("--shots", min=1, help="Labelled images a class.")] = 16,
+    shots: Annotated[int, typer.Option("--shots", min=1, help="Labelled images per class.")] = 16,
     domains: Annotated[
         list[str] | None,
-        typer.Option("--domain", help="Draw from this domain; may be repeated (default: all)."),
+        typer.Option("--domain", help="Domain to draw from; may be repeated (default: all)."),
     ] = None,
     epochs: Annotated[
         int | None,
-        typer.Option("--epochs", min=1, help="Default: 200 from 8 shots on, 100 from 2, else 50."),
+        typer.Option(
+            "--epochs", min=1, help="Epochs (default: 200 from 8 shots on, 100 from 2, else 50)."
+        ),
     ] = None,
     context: Annotated[
-        str, typer.Option("--context", help="The words to start from.")
+        str, typer.Option("--context", help="Words to start from.")
     ] = "a photo of a",
     tokens: Annotated[
         int | None,
-        typer.Option("--tokens", min=1, help="Start from that many random vectors instead."),
+        typer.Option(
+            "--tokens", min=1, help="Number of random vectors to start from instead of words."
+        ),
     ] = None,
-    lr: Annotated[float, typer.Option("--lr", min=0, help="The rate of the SGD.")] = 0.002,
+    lr: Annotated[float, typer.Option("--lr", min=0, help="Learning rate of SGD.")] = 0.002,
     batch_size: jobs.BatchSize = 32,
-    seed: Annotated[int, typer.Option("--seed", help="Of the images drawn and their crops.")] = 1,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Seed for the images drawn and their crops.")
+    ] = jobs.SEED,
     split: Annotated[
-        str | None, typer.Option("--split", help="Which images; by default held-out, never test.")
+        str | None,
+        typer.Option("--split", help="Part of the data; held-out by default, never test."),
     ] = None,
     root: Annotated[Path | None, typer.Option("--root", help="Folder of the cached data.")] = None,
     device: jobs.Device = "cpu",
     precision: jobs.Precision = "fp32",
     quiet: Quiet = False,
 ) -> None:
-    """Learn the context of CoOp's prompts from a few labelled images a class."""
+    """Learn the context of CoOp's prompts from a few labelled images per class."""
     show = screen(ctx, quiet)
     jobs.check_out(out)
     if out.suffix != ".safetensors":
         raise ValueError(f"{out} should end in .safetensors, as that is what is written.")
     jobs.check_device(device, precision)
+    jobs.check_model(model)
     source = labelled(show, data, root, split)
 
     from bayestta.methods.coop import default_epochs, pick_shots, save_context, train_coop
 
     chosen = domains or []
-    pick_shots(source, shots, seed, chosen)  # too few images are told before a model is loaded
+    pick_shots(source, shots, seed, chosen)  # too few images are an error before a model is loaded
     vlm = jobs.open_model(show, model, device=device, precision=precision)
     epochs = epochs or default_epochs(shots)
     losses: list[float] = []
@@ -173,10 +181,10 @@ def follow(
 
     live = show.err.is_terminal and not show.quiet
     columns = (TextColumn("  epoch"), BarColumn(bar_width=24), MofNCompleteColumn())
-    told = TextColumn("loss {task.fields[loss]}")
+    loss_column = TextColumn("loss {task.fields[loss]}")
     show.note(title)
     with Progress(
-        *columns, told, TimeElapsedColumn(), console=show.err, disable=not live
+        *columns, loss_column, TimeElapsedColumn(), console=show.err, disable=not live
     ) as progress:
         task = progress.add_task("", total=epochs, loss="–")
 

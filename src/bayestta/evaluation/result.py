@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+from bayestta.evaluation._schema import complaint
 from bayestta.files import replacing
 
 SCHEMA = 2
-PACKAGES = {
-    "torch": "torch",
-    "numpy": "numpy",
-    "scipy": "scipy",
-    "open_clip": "open_clip_torch",
-}
 
 
 @dataclass
@@ -49,9 +44,7 @@ class Result:
     turned: dict[str, Any] | None = None  # answers that adaptation mended and broke, some shown
     estimate: dict[str, Any] | None = None  # of the accuracy, without labels: mean confidence
     pictures: dict[str, Any] = field(default_factory=dict)  # tsne, cam: what Explain made
-    covariance: dict[str, Any] | None = (
-        None  # the homogeneity test: F, critical value, structure ...
-    )
+    covariance: dict[str, Any] | None = None  # the homogeneity test: F, critical value, structure
     guard: dict[str, Any] | None = None
     trace: list[dict[str, Any]] = field(default_factory=list)  # per step, for curves
     provenance: dict[str, str] = field(default_factory=dict)  # setting -> where it came from
@@ -73,6 +66,7 @@ class Result:
     environment: dict[str, Any] = field(default_factory=dict)
     created: str | None = None
     notes: dict[str, Any] = field(default_factory=dict)  # anything else that the caller wants kept
+    key: str | None = None  # the run's name in a bench: data, model, method, seed and a digest
     schema: int = SCHEMA
     path: Path | None = field(
         default=None, compare=False
@@ -86,7 +80,11 @@ class Result:
         return {key: plain(getattr(self, key)) for key in keys}
 
     def save(self, path: str | Path) -> None:
-        """Write the file whole or not at all, one key a line; folders are made."""
+        """Write the file whole or not at all; folders are made."""
+        write_atomic(path, self.to_text())
+
+    def to_text(self) -> str:
+        """The contents of the file: JSON with one key per line."""
         lines = []
         for key, value in self.to_json().items():
             if key in ("domains", "trace", "rounds", "forgetting") and value:
@@ -94,7 +92,7 @@ class Result:
                 lines.append(f"{json.dumps(key)}: [\n  {rows}\n]")
             else:
                 lines.append(f"{json.dumps(key)}: {json.dumps(value, allow_nan=False)}")
-        write_atomic(path, "{\n" + ",\n".join(lines) + "\n}\n")
+        return "{\n" + ",\n".join(lines) + "\n}\n"
 
     @classmethod
     def load(cls, path: str | Path) -> Result:
@@ -102,7 +100,7 @@ class Result:
         path = Path(path)
         try:
             value = json.loads(path.read_text("utf-8"), parse_constant=lambda _: None)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(
                 f"{path} is not a complete JSON file ({error}): run the command that made it again."
             ) from None
@@ -129,25 +127,34 @@ class Result:
             if f.default is MISSING and f.default_factory is MISSING and value.get(key) is None
         ]
         foreign = sorted(value.keys() - known.keys())
-        if missing or foreign or not _has_domains(value):
-            complaint = (
-                f"lacks {', '.join(missing)}"
-                if missing
-                else f"holds the unknown {', '.join(foreign)}"
-                if foreign
-                else "has domains without name, n and accuracy"
-            )
+        wrong = (
+            f"lacks {', '.join(missing)}"
+            if missing
+            else f"holds the unknown {', '.join(foreign)}"
+            if foreign
+            else "has domains without name, n and accuracy"
+            if not _has_domains(value)
+            else complaint(value, _hints())
+        )
+        if wrong:
             raise ValueError(
-                f"{name} {complaint}, so it is no result of schema {SCHEMA}: pass a file that "
+                f"{name}: {wrong}, so it is no result of schema {SCHEMA}: pass a file that "
                 "`bayestta run --out` wrote, as it wrote it."
             )
         return cls(**value)
 
 
+@cache
+def _hints() -> dict[str, Any]:
+    return get_type_hints(Result)
+
+
 def _has_domains(value: Mapping[str, Any]) -> bool:
     domains = value["domains"]
-    return isinstance(domains, list) and all(
-        isinstance(d, dict) and {"name", "n", "accuracy"} <= d.keys() for d in domains
+    return (
+        isinstance(domains, list)
+        and bool(domains)
+        and all(isinstance(d, dict) and {"name", "n", "accuracy"} <= d.keys() for d in domains)
     )
 
 
@@ -194,7 +201,5 @@ def plain(value: Any) -> Any:
 
 def write_atomic(path: str | Path, text: str) -> None:
     """Write a text, whole or not at all, and through to the disk."""
-    with replacing(path) as part, part.open("x", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8", newline="\n")

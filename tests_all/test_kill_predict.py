@@ -1,0 +1,133 @@
+"""`predict` and `run --state`, killed 20 times at random moments: every image is answered once and
+learnt once, and the state is that of an undisturbed run, bit for bit."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+SRC = str(Path(__file__).parents[1] / "src")
+KILLS, IMAGES, SECONDS = 20, 240, 240.0
+PREDICT = [
+    *("predict", "-i", "photos", "-c", "cat,dog,horse,ship", "--model", "mini-rn", "-b", "4"),
+    *("--out", "p.csv", "--state", "s", "--quiet"),
+]
+RUN = [
+    *("run", "--data", "folder", "--root", "own", "--model", "mini-rn", "-b", "4", "--quiet"),
+    *("--out", "r.json", "--state", "s"),
+]
+
+
+def start(folder: Path, words: list[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "bayestta", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": SRC, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(folder: Path, words: list[str]) -> str:
+    process = start(folder, words)
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 0, out + err
+    return out
+
+
+def photographs(folder: Path, count: int) -> None:
+    folder.mkdir(parents=True)
+    for i in range(count):
+        pixels = np.random.default_rng(i).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"img{i}.png")
+        os.utime(folder / f"img{i}.png", (1_000_000_000 + i, 1_000_000_000 + i))
+
+
+def survives(process: subprocess.Popen[str], working: Path, moment: float) -> bool:
+    """Kill the process a moment after it began to work; whether it had ended before."""
+    end = time.monotonic() + SECONDS
+    while not working.exists() and process.poll() is None:
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.005)
+    try:
+        process.wait(moment)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        return False
+    return True
+
+
+@pytest.mark.parametrize("refine", ["true", "false"])
+def test_predict(tmp_path: Path, refine: str) -> None:
+    words, rng = [*PREDICT, "--set", f"refine={refine}"], random.Random(refine)
+    whole, folder = tmp_path / "whole", tmp_path / "killed"
+    for place in (whole, folder):
+        photographs(place / "photos", IMAGES)
+        for name in ("img7.png", "img160.png"):
+            (place / "photos" / name).write_bytes(b"no image")
+    began = time.monotonic()
+    finish(whole, words)
+    spent = time.monotonic() - began
+    expected = [(whole / name).read_bytes() for name in ("s", "p.csv", "p.skipped.csv")]
+    kills = rounds = 0
+    while kills < KILLS:
+        # the lock's number is there from the start of the work; a third of the time is imports
+        process = start(folder, words)
+        if survives(process, folder / ".s.pid", rng.uniform(0, spent)):
+            rounds += check(folder, expected)
+        else:
+            kills += 1
+    finish(folder, words)
+    rounds += check(folder, expected)
+    print(f"{kills} kills, {rounds} complete runs")
+
+
+def check(folder: Path, expected: list[bytes]) -> int:
+    """A run has come to its end, by however many starts; the next begins from nothing."""
+    with (folder / "p.csv").open(newline="") as file:
+        paths = [row["path"] for row in csv.DictReader(file)]
+    assert len(paths) == len(set(paths)) == IMAGES - 2
+    names = ("s", "p.csv", "p.skipped.csv")
+    assert [(folder / name).read_bytes() for name in names] == expected
+    left = {path.name for path in folder.iterdir()}
+    assert left == {"photos", ".s.lock", *names}
+    for name in names:
+        (folder / name).unlink()
+    return 1
+
+
+def test_run(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    whole, folder = tmp_path / "whole", tmp_path / "killed"
+    for place in (whole, folder):
+        for kind in ("cat", "dog"):
+            photographs(place / "own" / "day" / kind, 100)
+    began = time.monotonic()
+    finish(whole, RUN)
+    spent = time.monotonic() - began
+    learnt = (whole / "s").read_bytes()
+    accuracy = json.loads((whole / "r.json").read_text())["accuracy"]
+    for _ in range(KILLS):
+        survives(start(folder, RUN), folder / ".s.pid", rng.uniform(0, spent))
+        if not (folder / "s").exists() or not (folder / "r.json").exists():
+            finish(folder, RUN)
+        assert (folder / "s").read_bytes() == learnt
+        assert json.loads((folder / "r.json").read_text())["accuracy"] == accuracy
+        left = {path.name for path in folder.iterdir()}
+        assert left <= {"own", "s", "r.json", ".s.lock", ".s.pid"}
+        for path in folder.iterdir():
+            if path.is_file():
+                path.unlink()
