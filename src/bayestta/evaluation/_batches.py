@@ -18,7 +18,7 @@ def to_step(given: Any) -> Batch:
 
     >>> to_step([torch.zeros(2, 3, 8, 8), torch.tensor([1, 0])]).y.tolist()
     [1, 0]
-    >>> to_step({"image": torch.zeros(2, 3, 8, 8)})
+    >>> to_step({"image": torch.zeros(2, 3, 8, 8)})  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
     TypeError: a batch is a dict with image: write ((b["image"], b["label"]) for b in loader), ...
