@@ -18,8 +18,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "bayestta"
 PUBLIC = (
     *("Adapter", "BayesTTA", "GaussianStats", "Result", "box_m", "evaluate", "list_data"),
-    *("list_models", "load_data", "load_model", "log_discriminant", "make_adapter", "methods"),
-    *("register", "run", "stream"),
+    *("list_models", "load_data", "load_model", "log_discriminant", "make_adapter"),
+    *("register", "settings_of", "steps", "stream", "Guarded"),
+    *("Batch", "Data", "Pipeline", "VLM", "pipeline", "register_data", "wrap"),
 )
 
 
@@ -31,7 +32,7 @@ def python(code: str, path: Path, cwd: Path) -> subprocess.CompletedProcess[str]
 
 
 def test_public_names_are_those_of_their_files() -> None:
-    assert sorted(bayestta.__all__) == sorted([*PUBLIC, "__version__"])
+    assert sorted(bayestta.__all__) == sorted([*PUBLIC, "__version__", "checks"])
     assert set(bayestta.__all__) <= set(dir(bayestta))
     for name in PUBLIC:
         value = getattr(bayestta, name)
@@ -71,7 +72,7 @@ def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         inside = set(archive.namelist())
         archive.extractall(tmp_path / "site")
-    assets = sorted(path.name for path in (PACKAGE / "backends" / "assets").glob("*.safetensors"))
+    assets = sorted(path.name for path in (PACKAGE / "models" / "assets").glob("*.safetensors"))
     expected = ["py.typed", "cli/predict.py", *(f"models/assets/{name}" for name in assets)]
     assert {f"bayestta/{name}" for name in expected} <= inside
     assert any(name.endswith("licenses/LICENSE") for name in inside)

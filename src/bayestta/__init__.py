@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from bayestta.maths.discriminant import log_discriminant as log_discriminant
     from bayestta.maths.stats import GaussianStats as GaussianStats
     from bayestta.methods import make_adapter as make_adapter
-    from bayestta.methods import methods as methods
     from bayestta.methods import register as register
     from bayestta.methods import settings_of as settings_of
     from bayestta.methods.bayestta.method import BayesTTA as BayesTTA
@@ -61,7 +60,6 @@ _HOME = {
     "load_model": "bayestta.models",
     "log_discriminant": "bayestta.maths.discriminant",
     "make_adapter": "bayestta.methods",
-    "methods": "bayestta.methods",
     "pipeline": "bayestta._pipeline",
     "register": "bayestta.methods",
     "register_data": "bayestta.data",

@@ -33,13 +33,17 @@ def to_step(given: Any) -> Batch:
     x, y = given, None
     if isinstance(given, (tuple, list)) and len(given) == 2 and _are_labels(given[1]):
         x, y = given
-    elif isinstance(given, tuple):
-        if len(given) != 1:
-            kinds = ", ".join(type(part).__name__ for part in given)
-            raise TypeError(f"a batch is a tuple of {len(given)} ({kinds}): give (x, y), or x.")
-        (x,) = given
+    elif isinstance(given, (tuple, list)) and len(given) == 1 and _is_batch(given[0]):
+        (x,) = given  # a DataLoader over a TensorDataset without labels
+    elif isinstance(given, tuple) and len(given) > 1:
+        kinds = ", ".join(type(part).__name__ for part in given)
+        raise TypeError(f"a batch is a tuple of {len(given)} ({kinds}): give (x, y), or x.")
     n = 1 if is_one(x) else len(x) if hasattr(x, "__len__") else 0
     return Batch(x, None if y is None else _labels(y, n), "stream", torch.arange(n))
+
+
+def _is_batch(x: Any) -> bool:
+    return isinstance(x, (Tensor, np.ndarray)) and x.ndim != 3
 
 
 def _are_labels(y: Any) -> bool:

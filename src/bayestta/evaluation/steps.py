@@ -22,6 +22,7 @@ from bayestta.evaluation.environment import (
 )
 from bayestta.evaluation.result import Result
 from bayestta.evaluation.totals import Totals
+from bayestta.models._inputs import to_batch
 from bayestta.names import unknown
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def _timed_steps(
         if given is None:
             return
         batch = to_step(given)
-        x = batch.x
+        x = to_batch(model, batch.x)
         if model.device.type != "cpu" and hasattr(x, "to"):  # lazy views move slice by slice
             x = x.to(model.device)
         loaded, encoded = clock(model.device), watch.seconds

@@ -79,6 +79,12 @@ def _stack(model: VLM, images: Any) -> Tensor:
             "them as tensors from model.preprocess, or none."
         )
     shapes = {tuple(item.shape) for item in listed}
+    if any(len(shape) != 3 for shape in shapes):
+        shown = next(shape for shape in shapes if len(shape) != 3)
+        raise ValueError(
+            f"an image is a tensor of shape {shown} instead of (C,H,W): give a batch without a "
+            "list around it."
+        )
     if len(shapes) > 1:
         shown = " and ".join(map(str, sorted(shapes)[:2]))
         raise ValueError(f"the images are tensors of different shapes ({shown}): {TAKES}.")
