@@ -11,6 +11,7 @@ from bayestta.data import list_data
 from bayestta.methods import methods
 from bayestta.methods.bayestta.presets import settings
 from bayestta.models.base import ABOUT
+from bayestta.settings import with_changes
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "bench").glob("*.toml"))
@@ -47,9 +48,9 @@ def test_every_name_is_known(path: Path) -> None:
         assert run.data in sets
         assert run.model in ABOUT
         assert run.provenance in ("user", "authors", "tuned")
-        assert set(run.settings) <= set(known[run.method].Settings().keys()), run
-        if run.method == "bayestta":
-            settings(run.settings.get("preset", "default"), **_changes(run.settings))
+        declared = known[run.method].Settings
+        made = with_changes(declared.default(run.settings), run.settings, run.method)
+        assert set(run.settings) <= set(made), run
 
 
 def _changes(settings: dict) -> dict:

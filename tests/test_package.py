@@ -20,6 +20,7 @@ PUBLIC = (
     *("Adapter", "BayesTTA", "GaussianStats", "Result", "box_m", "evaluate", "list_data"),
     *("list_models", "load_data", "load_model", "log_discriminant", "make_adapter"),
     *("register", "settings_of", "steps", "stream", "Guarded"),
+    *("Batch", "Data", "Pipeline", "VLM", "pipeline", "register_data", "wrap"),
 )
 
 
@@ -31,7 +32,7 @@ def python(code: str, path: Path, cwd: Path) -> subprocess.CompletedProcess[str]
 
 
 def test_public_names_are_those_of_their_files() -> None:
-    assert sorted(bayestta.__all__) == sorted([*PUBLIC, "__version__"])
+    assert sorted(bayestta.__all__) == sorted([*PUBLIC, "__version__", "checks"])
     assert set(bayestta.__all__) <= set(dir(bayestta))
     for name in PUBLIC:
         value = getattr(bayestta, name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+import bayestta as bt
+from bayestta.models import _vlm
 from bayestta.models._text import (
     TEMPLATES,
     check_names,
@@ -13,6 +15,7 @@ from bayestta.models._text import (
     prompts,
     templates,
 )
+from conftest import tiny_vlm
 
 
 def test_prototypes_equal_a_literal_loop(tiny_vit):
@@ -26,6 +29,37 @@ def test_prototypes_equal_a_literal_loop(tiny_vit):
             total += feature / feature.norm()
         torch.testing.assert_close(row, total / total.norm(), atol=1e-6, rtol=0)
     assert not found.requires_grad
+
+
+def test_prompts_are_encoded_once_until_the_weights_change(monkeypatch):
+    model, asked = tiny_vlm("mini-vit"), []
+    encode = model.encode_text
+
+    def count(lines):
+        asked.append(len(lines))
+        return encode(lines)
+
+    monkeypatch.setattr(model, "encode_text", count)
+    names, given = ["cat", "dog", "ship"], ["a {}.", "the {}."]
+    first = bt.BayesTTA(model, names, given)
+    second = bt.make_adapter("zero-shot", model, names, given)
+    assert asked == [6]
+    assert torch.equal(first.text, second.text)
+    second.text.zero_()  # each adapter has its own
+    assert torch.equal(bt.make_adapter("tda", model, names, given).text, first.text)
+    assert asked == [6]
+    classifier(model, names, given[:1])
+    classifier(model, names[:2], given)
+    assert asked == [6, 3, 4]
+    with torch.no_grad():
+        model.clip.text_projection.mul_(-1)
+    torch.testing.assert_close(classifier(model, names, given), -first.text)
+    for i in range(5):  # only the last few sets are kept
+        classifier(model, ["cat", str(i)], given)
+    assert len(model._texts) == _vlm.TEXTS
+    with torch.inference_mode():
+        classifier(model, ["bird", "frog"], given)
+    assert not classifier(model, ["bird", "frog"], given).is_inference()
 
 
 def test_braces_and_quotes_of_a_name_survive():

@@ -130,8 +130,8 @@ def tensor_cache(run: Run, gigabytes: float) -> Any:
     """Where decoded images are kept between runs; None for no gigabytes."""
     if gigabytes <= 0:
         return None
-    from bayestta.files import cache_root
     from bayestta.data._tensors import TensorCache
+    from bayestta.files import cache_root
 
     described = [run.data, run.root, run.split, run.options]
     identity = json.dumps(described, sort_keys=True, default=str)

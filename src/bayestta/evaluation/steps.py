@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from bayestta.evaluation._batches import to_step
 from bayestta.evaluation._stopwatch import Stopwatch, clock
 from bayestta.evaluation.environment import (
     commit,
@@ -21,6 +22,7 @@ from bayestta.evaluation.environment import (
 )
 from bayestta.evaluation.result import Result
 from bayestta.evaluation.totals import Totals
+from bayestta.models._inputs import to_batch
 from bayestta.names import unknown
 
 if TYPE_CHECKING:
@@ -59,7 +61,8 @@ def steps(
     Parameters
     ----------
     batches
-        What `stream` gives, or any iterable of `(x, y)` or of `x` alone, such as a DataLoader.
+        What `stream` gives, or any iterable of `(x, y)` or of `x` alone, such as a DataLoader;
+        `x` is whatever `adapt` takes.
     reset_every
         `never` goes on from batch to batch, `domain` and `batch` start afresh at the start of each
         domain or batch; None leaves it to the method.
@@ -86,7 +89,7 @@ def _timed_steps(
         if given is None:
             return
         batch = to_step(given)
-        x = batch.x
+        x = to_batch(model, batch.x)
         if model.device.type != "cpu" and hasattr(x, "to"):  # lazy views move slice by slice
             x = x.to(model.device)
         loaded, encoded = clock(model.device), watch.seconds
@@ -205,13 +208,3 @@ def _forgetting(adapter: Adapter, batches: Iterable[Batch], totals: Totals) -> l
         {"domain": name, "then": totals.last(name), "now": score.accuracy, "n": score.n}
         for name, score in now.answers.items()
     ]
-
-
-def to_step(given: Any) -> Batch:
-    """A batch as `stream` makes it, from `(x, y)` or `x` alone."""
-    from bayestta.data._base import Batch
-
-    if isinstance(given, Batch):
-        return given
-    x, y = given if isinstance(given, (tuple, list)) and len(given) == 2 else (given, None)
-    return Batch(x, None if y is None else torch.as_tensor(y), "stream", torch.arange(len(x)))

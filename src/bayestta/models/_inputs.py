@@ -3,61 +3,134 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from bayestta.models.base import VLM
+from bayestta.images import read_image, to_rgb
 
-TAKES = "give a float tensor from model.preprocess, PIL images, uint8 arrays (H,W,C) or paths"
+if TYPE_CHECKING:
+    from bayestta.models._vlm import VLM
+
+TAKES = "give a float tensor from model.preprocess, PIL images, uint8 arrays (H,W,3) or paths"
+URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://|(data):")
+
+
+def is_one(images: Any) -> bool:
+    """Whether it is one image and not a batch of them; a tensor is always a batch."""
+    if isinstance(images, np.ndarray):
+        return (images.ndim == 2 and images.dtype == np.uint8) or images.ndim == 3
+    return isinstance(images, (str, os.PathLike, Image.Image))
 
 
 def to_batch(model: VLM, images: Any) -> Any:
     """A checked batch: tensors as they are, images and paths through `model.preprocess`.
 
     Lazy views of a stream pass through with their plain view checked.
+
+    >>> import bayestta as bt
+    >>> to_batch(bt.load_model("mini-rn"), Image.new("RGB", (100, 80))).shape
+    torch.Size([1, 3, 64, 64])
     """
     if hasattr(images, "plain"):
         check_batch(model, images.plain)
         return images
-    if isinstance(images, Tensor):
-        check_batch(model, images)
-        return images.clone() if images.is_inference() else images
-    if isinstance(images, np.ndarray) and images.ndim == 4:
-        images = list(images)
-    one = isinstance(images, (str, os.PathLike, Image.Image, np.ndarray))
-    if not one and not isinstance(images, Sequence):
+    if isinstance(images, np.ndarray) and images.dtype.kind == "f" and takes_features(model):
+        images = torch.from_numpy(images)
+    x = images if isinstance(images, Tensor) else _stack(model, images)
+    check_batch(model, x)
+    x = x.detach()  # nobody's graph is of interest here
+    return x.clone() if x.is_inference() else x
+
+
+def takes_features(model: VLM) -> bool:
+    """Whether the model stands for embeddings: its batches are (B,D)."""
+    return model.input_shape is not None and len(model.input_shape) == 1
+
+
+def _stack(model: VLM, images: Any) -> Tensor:
+    if isinstance(images, (bytes, bytearray, memoryview)) or not (
+        is_one(images) or isinstance(images, (Sequence, np.ndarray))
+    ):
         raise TypeError(f"images are a {type(images).__name__}: {TAKES}.")
-    listed = [images] if one else list(images)
+    if takes_features(model):
+        raise TypeError(
+            f"images are a {type(images).__name__}, and {model.name!r} takes features: give a "
+            f"float tensor or array (B, {model.dim})."
+        )
+    if isinstance(images, np.ndarray) and not is_one(images) and images.ndim != 4:
+        raise ValueError(f"images are {_array(images)}: give uint8 with shape (B,H,W,3).")
+    listed = [images] if is_one(images) else list(images)
+    tensors = sum(isinstance(item, Tensor) for item in listed)
     if not listed:
         raise ValueError("the batch is empty: give at least 1 image.")
-    x = torch.stack([model.preprocess(to_image(item, i)) for i, item in enumerate(listed)])
-    check_batch(model, x)
-    return x
+    if not tensors:
+        return torch.stack([model.preprocess(to_image(item, i)) for i, item in enumerate(listed)])
+    if tensors < len(listed):
+        raise TypeError(
+            f"{tensors} of {len(listed)} images are tensors and the others are not: give all of "
+            "them as tensors from model.preprocess, or none."
+        )
+    shapes = {tuple(item.shape) for item in listed}
+    if any(len(shape) != 3 for shape in shapes):
+        shown = next(shape for shape in shapes if len(shape) != 3)
+        raise ValueError(
+            f"an image is a tensor of shape {shown} instead of (C,H,W): give a batch without a "
+            "list around it."
+        )
+    if len(shapes) > 1:
+        shown = " and ".join(map(str, sorted(shapes)[:2]))
+        raise ValueError(f"the images are tensors of different shapes ({shown}): {TAKES}.")
+    return torch.stack(listed)
 
 
 def to_image(item: Any, place: int = 0) -> Image.Image:
-    """One PIL image, array (H,W,C) of uint8 or path, as a PIL image."""
-    if isinstance(item, Image.Image):
-        return item
-    if isinstance(item, (str, os.PathLike)):
-        from bayestta.images import read_image
+    """One PIL image, array (H,W,3) of uint8, path or file:// URL, as an RGB image.
 
-        return read_image(Path(os.fspath(item)))
+    >>> to_image(np.zeros((4, 6, 3), np.uint8)).size
+    (6, 4)
+    """
     if isinstance(item, np.ndarray):
         if item.dtype != np.uint8 or item.ndim not in (2, 3) or item.shape[2:] not in ((), (3,)):
+            hint = "; write a.transpose(1, 2, 0)" if item.ndim == 3 and len(item) == 3 else ""
             raise ValueError(
-                f"image {place} is an array of {item.dtype} with shape {item.shape}: give uint8 "
-                "with shape (H,W,3) or (H,W)."
+                f"image {place} is {_array(item)}: give uint8 with shape (H,W,3) or (H,W){hint}."
             )
-        return Image.fromarray(item).convert("RGB")
-    raise TypeError(f"image {place} is a {type(item).__name__}: {TAKES}.")
+        item = Image.fromarray(item) if item.size else Image.new("RGB", (0, 0))
+    elif isinstance(item, (str, os.PathLike)):
+        item = read_image(local_path(item))
+    if not isinstance(item, Image.Image):
+        raise TypeError(f"image {place} is a {type(item).__name__}: {TAKES}.")
+    if not item.width or not item.height:
+        raise ValueError(f"image {place} has 0 pixels: leave it out.")
+    return item if item.mode == "RGB" else to_rgb(item)
+
+
+def local_path(item: str | os.PathLike[str]) -> Path:
+    """The path of a file that is named by path or file:// URL; any other URL is refused.
+
+    >>> str(local_path("file:///photos/a%20cat.jpg"))
+    '/photos/a cat.jpg'
+    """
+    given = os.fspath(item)
+    found = URL.match(given) if isinstance(item, str) else None
+    if found is None:
+        return Path(given)
+    url, scheme = urlsplit(given), (found[1] or found[2]).lower()
+    if scheme != "file" or url.netloc not in ("", "localhost"):
+        shown = given if len(given) <= 80 else f"{given[:77]}…"
+        raise ValueError(
+            f"{shown} is not a local file, and nothing is downloaded: save it to disk and give "
+            "its path."
+        )
+    return Path(unquote(url.path))
 
 
 def check_batch(model: VLM, x: Tensor) -> None:
@@ -70,7 +143,9 @@ def check_batch(model: VLM, x: Tensor) -> None:
     shape = tuple(x.shape)
     views = 1 if expected is not None and len(expected) == 3 and x.ndim == 5 else 0
     if expected is not None and (x.ndim < 2 or shape[1 + views :] != expected):
-        hint = "write x[None] for one image" if shape == expected else "use model.preprocess"
+        hint = "write x[None] for one" if shape == expected else "use model.preprocess"
+        if len(expected) == 1 and shape != expected:
+            hint = "give the features of the model that the text prototypes are of"
         raise ValueError(
             f"the batch has shape {shape}, and {model.name!r} takes (B, "
             f"{', '.join(map(str, expected))}): {hint}."
@@ -84,3 +159,7 @@ def check_batch(model: VLM, x: Tensor) -> None:
             f"{int(bad.sum())} of {len(x)} images of the batch hold NaN or infinite pixels "
             f"(first: {first}): remove them; the state is unchanged."
         )
+
+
+def _array(item: Any) -> str:
+    return f"an array of {item.dtype} with shape {item.shape}"

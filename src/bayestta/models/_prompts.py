@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 if TYPE_CHECKING:
-    from bayestta.models.base import VLM
+    from bayestta.models._vlm import VLM
 
 TOKENS = 2048  # of one text pass with a graph: below 1 GB for CLIP, whatever the number of classes
 

@@ -6,15 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
-from torch.nn import functional
 
 from bayestta.models._prompts import PromptLearner as PromptLearner
 from bayestta.names import unknown
 
 if TYPE_CHECKING:
-    from bayestta.models.base import VLM
+    from bayestta.models._vlm import VLM
 
 TEMPLATES: dict[str, list[str]] = {
     "single": ["a photo of a {}."],
@@ -37,9 +35,6 @@ def templates(name: str) -> list[str]:
     ['a photo of a {}.']
     """
     if name == "eighty":
-        from bayestta.models._torchvision import import_torchvision
-
-        import_torchvision()
         from open_clip import OPENAI_IMAGENET_TEMPLATES
 
         return [template("{}") for template in OPENAI_IMAGENET_TEMPLATES]
@@ -107,9 +102,6 @@ def _plain(name: str) -> str:
     return name.replace("_", " ")
 
 
-@torch.no_grad()
 def classifier(model: VLM, names: Sequence[str], given: Sequence[str]) -> Tensor:
-    """Text prototypes (K,D): prompts at unit norm, averaged over templates, at unit norm again."""
-    names, given = check_names(names), check_templates(given)
-    text = model.encode_text([line for name in names for line in prompts(name, given)])  # (K*T,D)
-    return functional.normalize(text.view(len(names), len(given), -1).mean(1), dim=1)  # (K,D)
+    """The model's text prototypes (K,D) of checked names and templates."""
+    return model.prototypes(check_names(names), check_templates(given))

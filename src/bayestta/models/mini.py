@@ -17,7 +17,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from bayestta.models._checkpoints import reason
-from bayestta.models._torchvision import import_torchvision
 from bayestta.models.open_clip import OpenCLIP
 
 ASSETS = Path(__file__).parent / "assets"
@@ -33,7 +32,6 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 def build(name: str) -> nn.Module:
     """The untrained architecture."""
-    import_torchvision()
     from open_clip import CLIP
 
     clip: nn.Module = CLIP(**CONFIGS[name])
@@ -68,7 +66,6 @@ def load_weights(path: Path) -> dict[str, Tensor]:
 
 def load_mini(name: str) -> OpenCLIP:
     """A mini model from the package's assets."""
-    import_torchvision()
     from open_clip import SimpleTokenizer
 
     clip, path = build(name), ASSETS / f"{name}.safetensors"

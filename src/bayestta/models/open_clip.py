@@ -15,11 +15,11 @@ from torch.nn import functional
 
 from bayestta.models._checkpoints import MARKS, infer_architecture, load_state, read_state, reason
 from bayestta.models._preprocess import CLIP_MEAN, CLIP_STD, Preprocess
-from bayestta.models._torchvision import import_torchvision
-from bayestta.models.base import VLM
+from bayestta.models._published import check_activation, published_preprocess
+from bayestta.models._vlm import VLM
 from bayestta.names import unknown
 
-CHUNK = 256  # prompts a text pass
+CHUNK = 256  # prompts per text pass
 FILES = ("open_clip_model.safetensors", "open_clip_pytorch_model.bin", "model.safetensors")
 
 
@@ -29,14 +29,19 @@ class OpenCLIP(VLM):
     It takes `clip` over: the module is put into evaluation mode and frozen.
     """
 
-    def __init__(self, name: str, clip: Any, tokenizer: Any, **options: Any) -> None:
-        transform = _preprocess(name, clip.visual)
+    def __init__(
+        self, name: str, clip: Any, tokenizer: Any, preprocess: Any = None, **options: Any
+    ) -> None:
+        transform = _preprocess(name, clip.visual) if preprocess is None else preprocess
         self.clip = clip.eval().requires_grad_(False)
         self.tokenizer = tokenizer
         text = getattr(clip, "text", clip)
         # An appended class token or a mask made from the ids is more than embeddings can carry.
-        self.prompt_tuning = hasattr(text, "token_embedding") and not (
-            getattr(text, "cls_emb", None) is not None or getattr(text, "use_pad_mask", False)
+        self.prompt_tuning = (
+            hasattr(text, "token_embedding")
+            and hasattr(text.transformer, "get_cast_dtype")  # open_clip's own, not OpenAI's
+            and getattr(text, "cls_emb", None) is None
+            and not getattr(text, "use_pad_mask", False)
         )
         if getattr(clip.visual, "output_tokens", False):
             clip.visual.output_tokens = False  # CoCa's tower would hand out its tokens as well
@@ -118,7 +123,6 @@ def _preprocess(name: str, visual: Any) -> Preprocess:
 
 def load_open_clip(target: str, name: str) -> OpenCLIP:
     """`NAME/TAG`: an architecture of open_clip and a pretrained tag, or the path of a file."""
-    import_torchvision()
     import open_clip
 
     architecture, _, tag = target.partition("/")
@@ -139,7 +143,7 @@ def load_open_clip(target: str, name: str) -> OpenCLIP:
     quick = bool(open_clip.get_model_config(architecture).get("quick_gelu", False))
     if tag in tags:
         published = open_clip.get_pretrained_cfg(architecture, tag)
-        _check_activation(architecture, tag, quick, bool(published.get("quick_gelu", False)))
+        check_activation(architecture, tag, quick, bool(published.get("quick_gelu", False)))
         try:
             clip = open_clip.create_model(architecture, pretrained=tag)
             tokenizer = open_clip.get_tokenizer(architecture)
@@ -154,41 +158,15 @@ def load_open_clip(target: str, name: str) -> OpenCLIP:
         raise ValueError(unknown(f"pretrained tag of {architecture}", tag, [*tags, "PATH"]))
     state = read_state(Path(tag))
     if MARKS[0] in state:
-        _check_activation(architecture, tag, quick, True)
+        check_activation(architecture, tag, quick, True)
     clip = build(open_clip.get_model_config(architecture))
-    clip.visual.preprocess_cfg = _published_preprocess(architecture)
+    clip.visual.preprocess_cfg = published_preprocess(architecture)
     load_state(clip, state, Path(tag))
     return OpenCLIP(name, clip, open_clip.get_tokenizer(architecture))
 
 
-def _check_activation(architecture: str, tag: str, have: bool, need: bool) -> None:
-    """open_clip only warns, and the accuracy is then some points lower."""
-    import open_clip
-
-    other = f"{architecture}-quickgelu" if need else architecture.removesuffix("-quickgelu")
-    if have == need or other == architecture or other not in open_clip.list_models():
-        return  # without a twin there is nothing to confuse
-    raise ValueError(
-        f"the weights {tag} were trained {'with' if need else 'without'} the quick GELU, which "
-        f"open_clip:{architecture} {'has' if have else 'lacks'}: write open_clip:{other}/{tag}."
-    )
-
-
-def _published_preprocess(architecture: str) -> dict[str, Any]:
-    """The preprocessing that all published weights of an architecture share, if they do."""
-    import open_clip
-
-    found: list[dict[str, Any]] = []
-    for tag in open_clip.list_pretrained_tags_by_model(architecture):
-        published = open_clip.get_pretrained_cfg(architecture, tag)
-        keys = ("mean", "std", "interpolation", "resize_mode")
-        found.append({key: published.get(key) for key in keys})
-    return found[0] if found and all(one == found[0] for one in found) else {}
-
-
 def load_checkpoint(path: Path) -> OpenCLIP:
     """A weight file, its architecture found by shapes, or a folder with `open_clip_config.json`."""
-    import_torchvision()
     import open_clip
 
     from bayestta.models.mini import CONFIGS

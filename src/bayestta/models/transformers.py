@@ -14,11 +14,10 @@ from torch.nn import functional
 from bayestta.models._checkpoints import reason
 from bayestta.models._optional import require
 from bayestta.models._preprocess import FILTERS, Preprocess
-from bayestta.models._torchvision import import_torchvision
-from bayestta.models.base import VLM
+from bayestta.models._vlm import VLM
 
 FAMILIES = ("clip", "siglip")
-CHUNK = 256  # prompts a text pass
+CHUNK = 256  # prompts per text pass
 
 
 class Tower(nn.Module):
@@ -63,21 +62,24 @@ class Transformers(VLM):
 
     @torch.no_grad()
     def encode_text(self, prompts: Sequence[str]) -> Tensor:
-        parts = [prompts[i : i + CHUNK] for i in range(0, len(prompts), CHUNK)]
-        return torch.cat([self._encode(self._tokens(part)) for part in parts])
+        parts = [self._tokens(prompts[i : i + CHUNK]) for i in range(0, len(prompts), CHUNK)]
+        with self.lock:  # no other thread's embeddings, see encode_embeddings
+            return torch.cat([self._encode(part) for part in parts])
 
     def embed(self, prompts: Sequence[str]) -> tuple[Tensor, Tensor]:
         tokens = self._tokens(prompts)
-        return self._table(tokens).float(), tokens
+        with self.lock:
+            return self._table(tokens).float(), tokens
 
     def encode_embeddings(self, embeddings: Tensor, tokens: Tensor) -> Tensor:
         embeddings = embeddings.to(self._table.weight)
         # The text model takes ids only, and finds the end of the text from them.
-        hook = self._table.register_forward_hook(lambda *_: embeddings)
-        try:
-            return self._encode(tokens)
-        finally:
-            hook.remove()
+        with self.lock:
+            hook = self._table.register_forward_hook(lambda *_: embeddings)
+            try:
+                return self._encode(tokens)
+            finally:
+                hook.remove()
 
     @property
     def _table(self) -> Any:
@@ -102,7 +104,6 @@ class Transformers(VLM):
 
 def load_transformers(target: str, name: str) -> Transformers:
     """A model by hub id or folder, with its own tokenizer and preprocessing; runs no code of it."""
-    import_torchvision()
     hf = require("transformers", package="transformers", model=name, extra="hf")
     config = _fetch(hf.AutoConfig, "configuration", target)
     if config.model_type not in FAMILIES:
@@ -126,15 +127,20 @@ def load_transformers(target: str, name: str) -> Transformers:
             f"{other} of another shape; take both from one source."
         )
     tokenizer = _fetch(hf.AutoTokenizer, "tokenizer", target)
-    rows = model.text_model.embeddings.token_embedding.num_embeddings
-    if tokenizer("cat")["input_ids"] == tokenizer("dog")["input_ids"] or len(tokenizer) > rows:
-        raise ValueError(  # without its files transformers makes one that knows no word
-            f"the tokenizer of {name!r} has {len(tokenizer)} tokens for the {rows} of the model: "
-            "add the tokenizer files that were published with the weights."
-        )
+    check_tokenizer(tokenizer, model, name)
     processor = _fetch(hf.AutoImageProcessor, "image processor", target)
     transform = preprocess(json.loads(processor.to_json_string()), name)
     return Transformers(name, model.float().eval(), tokenizer, transform)
+
+
+def check_tokenizer(tokenizer: Any, model: Any, name: str) -> None:
+    """Refuse one that knows no word, as transformers makes where its files are missing."""
+    rows = model.text_model.embeddings.token_embedding.num_embeddings
+    if tokenizer("cat")["input_ids"] == tokenizer("dog")["input_ids"] or len(tokenizer) > rows:
+        raise ValueError(
+            f"the tokenizer of {name!r} has {len(tokenizer)} tokens for the {rows} of the model: "
+            "add the tokenizer files that were published with the weights."
+        )
 
 
 def _fetch(kind: Any, what: str, target: str, **options: Any) -> Any:
