@@ -93,7 +93,8 @@ class Refinement(Stateful):
     ) -> str:
         """Learn from some images x of a batch with their answer (B,K); why, where it gave way.
 
-        Not from a stream that is not `even`: skewed labels teach the tower one class.
+        Not from a stream that is not `even`: skewed labels teach the tower one class, and a tower
+        under other statistics has its gain already.
         """
         n = len(x)
         share, self.seen = n / (self.seen + n), min(self.seen + n, MEMORY)
