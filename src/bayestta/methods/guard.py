@@ -19,7 +19,7 @@ LEAST = 48.0  # images before the guard may speak; half of it where answers and 
 PROVEN = 256.0  # healthy images after which a state is one to return to
 KIN = 0.25  # what the sketch gives the answers, in parts of what it gives its own
 FEW, MANY = 0.5, 1.3  # classes that answers use, in parts of the sketch's
-UNSURE, SPREAD, SURE, NARROW = 0.15, 0.1, 0.15, 0.75  # see `_reason`
+UNSURE, SPREAD, SURE, NARROW = 0.3, 0.2, 0.15, 0.75  # see `_reason`
 
 
 def effective_classes(mean: Tensor) -> float:
