@@ -41,13 +41,20 @@ class Model:
     def __init__(self) -> None:
         self.visual = torch.nn.Identity()  # the tower, whose passes the runner times
 
+    def encode_image(self, x: Tensor) -> Tensor:
+        return x
+
+    def logits(self, z: Tensor, text: Tensor) -> Tensor:
+        return z @ text.T
+
 
 class Fake:
     """Answers with its input, and counts."""
 
     name, reset_every, views, seed = "fake-method", "never", 1, 4
     classes, templates = ["cat", "dog", "eel"], ["a {}."]
-    answer = "before"
+    answer, moves_tower = "before", False
+    text = 2 * torch.eye(K)
     settings: ClassVar[dict[str, Any]] = {"alpha": 1.0, "rate": math.inf, "shape": (1, 2)}
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -183,12 +190,25 @@ def test_result_equals_scikit_learn_on_everything_at_once() -> None:
 
 
 def test_a_method_without_sketch_and_record() -> None:
+    """The pristine model is asked for the sketch."""
     adapter = Fake()
     adapter.adapt = lambda x: x
     found = evaluate(adapter, batches())
-    assert found.sketch is None
-    assert set(found.trace[0]) == {"domain", "steps", "n", "hits"}
-    assert "sketch_accuracy" not in found.domains[0]
+    assert set(found.trace[0]) == {"domain", "steps", "n", "hits", "sketch_hits"}
+    assert found.sketch is not None
+    assert found.sketch["accuracy"] == found.accuracy  # answers are its own logits, halved
+    for step, batch in zip(steps(adapter, batches()), batches(), strict=True):
+        assert step.sketch is not None
+        assert torch.equal(step.sketch, 2 * batch.x)
+
+
+def test_a_method_that_moves_the_tower_is_compared_with_the_pristine_model() -> None:
+    adapter = Fake()
+    adapter.moves_tower = True
+    for step, batch in zip(steps(adapter, batches()), batches(), strict=True):
+        assert adapter.sketch is not None
+        assert step.sketch is not None
+        assert torch.equal(step.sketch, 2 * batch.x)
 
 
 def test_result_file_has_what_was_promised_and_reads_back(tmp_path: Path) -> None:

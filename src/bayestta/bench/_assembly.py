@@ -67,7 +67,7 @@ def build_adapter(run: Run, model: VLM, data: Data) -> Adapter:
     """The run's method on its model and the classes of its data, guarded where the run says so."""
     from bayestta.data import check_split
     from bayestta.methods import make_adapter
-    from bayestta.methods.guard import Guarded
+    from bayestta.methods.guarded import Guarded
 
     check_split(model, data)
     _check_pair(model, data)

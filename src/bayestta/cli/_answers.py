@@ -109,16 +109,15 @@ def answers(
 
     model, classes = adapter.model, adapter.classes
     reference = make_adapter("zero-shot", model, classes, adapter.templates)
-    # Norms that move take the sketch along: the pristine model then has to be asked again.
-    same = not adapter.moves_tower and torch.equal(adapter.text, reference.text)
+    same = torch.equal(adapter.text, reference.text)  # else the sketch is of other prompts
     batches = stream(data, model.preprocess, order="given", views=adapter.views, **options)
     ours, theirs = tee(batches)
     title = f"{adapter.name} with {model.name} on {data.root}"
     with Bars(show, title, {ONE_DOMAIN: len(data.waiting())}) as bars:
         progress = bars.follow(adapter.name)
         for step, batch in zip(steps(adapter, theirs), ours, strict=False):
-            sketch = step.sketch if same and step.sketch is not None else None
-            if sketch is None or len(sketch) != step.n:
+            sketch = step.sketch if same else None
+            if sketch is None:
                 sketch = reference.predict(getattr(batch.x, "plain", batch.x))
             sure, label = step.probabilities.sort(dim=1, descending=True, stable=True)
             progress(step)
@@ -142,7 +141,7 @@ def _timestamp(path: Path) -> str:
 
 
 def _guard(signs: dict[str, Any] | None) -> str:
-    """What the guard made of the batch: it sees nothing amiss, is in doubt, or went back."""
+    """Whether the guard let the batch pass, or went back to the last good state; "" without one."""
     if not signs:
         return ""
-    return "returned" if signs["collapse"] else "healthy" if signs["healthy"] else "in doubt"
+    return "returned" if signs["collapse"] else "ok"

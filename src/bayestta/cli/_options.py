@@ -20,7 +20,10 @@ def parse_settings(method: str, pairs: Iterable[str]) -> dict[str, Any]:
     from bayestta.methods import METHODS
     from bayestta.settings import describe
 
-    kind = METHODS.find(method).Settings
+    pairs = list(pairs)
+    given = [[part.strip() for part in pair.partition("=")] for pair in pairs]
+    preset = {key: text for key, _, text in given if key == "preset"}
+    kind = type(METHODS.find(method).Settings.default(preset))  # a preset may have its own settings
     schema = {
         row["name"]: inspect.Parameter(
             row["name"],
@@ -30,13 +33,12 @@ def parse_settings(method: str, pairs: Iterable[str]) -> dict[str, Any]:
         )
         for row in describe(kind)
     }
-    pairs = list(pairs)
     if pairs and not schema:
         name = pairs[0].partition("=")[0]
         raise ValueError(f"{method} has no setting {name!r}, or any other: drop --set.")
-    given = _parse("--set", pairs, schema, f"setting of {method}", "alpha=1")
-    with_changes(kind.default(given), given, method)  # out of range: said before a model is loaded
-    return given
+    found = _parse("--set", pairs, schema, f"setting of {method}", "alpha=1")
+    with_changes(kind.default(found), found, method)  # out of range: said before a model is loaded
+    return found
 
 
 def parse_options(data: str, pairs: Iterable[str]) -> dict[str, Any]:

@@ -203,15 +203,8 @@ def finish(show: Screen, result: Result, out: Path | None) -> None:
 
 
 def beside(result: Result) -> str:
-    """The accuracy of the zero-shot sketch, the answer before the method added its own.
-
-    A method that tunes the image tower makes its sketch with the tuned tower.
-    """
-    from bayestta.methods import METHODS
-
+    """The accuracy of the zero-shot sketch: what the pristine model answers to the same images."""
     if result.sketch is None or result.method == "zero-shot":
         return ""
-    moved = METHODS[result.method].moves_tower if result.method in METHODS else False
-    tuned = ", tuned tower" if moved or result.settings.get("refine") else ""
     gain = result.accuracy - result.sketch["accuracy"]
-    return f" (zero-shot sketch{tuned}: {result.sketch['accuracy']:.2f} %, {gain:+.2f})"
+    return f" (zero-shot sketch: {result.sketch['accuracy']:.2f} %, {gain:+.2f})"

@@ -8,20 +8,23 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 Rows = list[dict[str, Any]]
-# The keys of nested tables that reports read; "?" marks those that may be missing.
+# The keys of nested tables that reports read: a type, a table, or a list with the table of its
+# rows; "?" marks keys that may be missing.
 SCORE: dict[str, Any] = {
     "n": int,
     "accuracy": float,
     **dict.fromkeys(("ece?", "brier?", "sketch_accuracy?", "sketch_ece?"), float),
     "nll?": float | None,  # null where it is infinite
-    **dict.fromkeys(("hits?", "classes?"), int),
+    **dict.fromkeys(("hits?", "classes?", "mended?", "broken?"), int),
     "bins?": list[list[float]],
     "confusion?": list[list[int]],
 }
+TURN = {"name": str, "accuracy": float, "n": int}  # a domain of a round
+TURNED = {**dict.fromkeys(("truth", "answer", "sketch"), int), "domain": str, "png": str}
 TABLES: dict[str, dict[str, Any]] = {
     "domains": {"name": str, **SCORE},
     "sketch": {**SCORE, "ece": float, "bins": list[list[float]]},
-    "rounds": {"round": int, "accuracy": float, "n": int, "domains": Rows},
+    "rounds": {"round": int, "accuracy": float, "n": int, "domains": [TURN]},
     "forgetting": {"domain": str, "then": float, "now": float, "n": int},
     "trace": {
         "domain": str,
@@ -34,11 +37,13 @@ TABLES: dict[str, dict[str, Any]] = {
     },
     "seconds": dict.fromkeys(("data?", "encode?", "adapt?", "total"), float),
     "guard": {"on?": bool, "returns?": int, "events?": Rows},
-    "covariance": {},
+    "turned": {
+        "mended": int, "broken": int,
+        "shown?": {"mended?": [TURNED], "broken?": [TURNED]},
+    },
     "pictures": {"tsne?": Rows, "cam?": Rows, "notes?": list[str]},
     "notes": {"label?": str, "options?": dict[str, Any], "state?": str, "skipped?": int},
 }
-TURN = {"name": str, "accuracy": float, "n": int}  # a domain of a round
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
@@ -56,10 +61,7 @@ def complaint(values: Mapping[str, Any], hints: Mapping[str, Any]) -> str | None
         if key in TABLES and value is not None:
             rows = value if isinstance(value, list) else [value]
             for row in rows:
-                wrong = _row(key, row, TABLES[key])
-                for turn in row.get("domains", []) if key == "rounds" and not wrong else []:
-                    wrong = wrong or _row("rounds.domains", turn, TURN)
-                if wrong:
+                if wrong := _row(key, row, TABLES[key]):
                     return wrong
     return None
 
@@ -70,6 +72,15 @@ def _row(where: str, row: Mapping[str, Any], keys: Mapping[str, Any]) -> str | N
         if optional and name not in row:
             continue
         value = row.get(name)
+        if isinstance(hint, (dict, list)):
+            rows = value if isinstance(hint, list) else [value]
+            kind = hint[0] if isinstance(hint, list) else hint
+            if not fits(rows, Rows):
+                return f"{where}.{name} is {short(value)} instead of {in_words(Rows)}"
+            for inside in rows:
+                if wrong := _row(f"{where}.{name}", inside, kind):
+                    return wrong
+            continue
         if not fits(value, hint):
             return f"{where}.{name} is {short(value)} instead of {in_words(hint)}"
         if name == "n" and value < 1:
