@@ -38,7 +38,8 @@ TABLES: dict[str, dict[str, Any]] = {
     "seconds": dict.fromkeys(("data?", "encode?", "adapt?", "total"), float),
     "guard": {"on?": bool, "returns?": int, "events?": Rows},
     "turned": {
-        "mended": int, "broken": int,
+        "mended": int,
+        "broken": int,
         "shown?": {"mended?": [TURNED], "broken?": [TURNED]},
     },
     "pictures": {"tsne?": Rows, "cam?": Rows, "notes?": list[str]},
@@ -71,7 +72,7 @@ def _row(where: str, row: Mapping[str, Any], keys: Mapping[str, Any]) -> str | N
         name, optional = key.removesuffix("?"), key.endswith("?")
         if optional and name not in row:
             continue
-        value = row.get(name)
+        value: Any = row.get(name)
         if isinstance(hint, (dict, list)):
             rows = value if isinstance(hint, list) else [value]
             kind = hint[0] if isinstance(hint, list) else hint
