@@ -9,7 +9,7 @@ import pytest
 from bayestta.bench import Run, read_bench
 from bayestta.data import list_data
 from bayestta.methods import methods
-from bayestta.models.base import ABOUT
+from bayestta.models.base import MODELS
 from bayestta.settings import Settings, with_changes
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +45,7 @@ def test_every_name_is_known(path: Path) -> None:
     sets = {info.name for info in list_data()}
     for run in read_bench(path):
         assert run.data in sets
-        assert run.model in ABOUT
+        assert run.model in MODELS
         assert run.provenance in ("user", "authors", "tuned")
         assert settings(run)
 

@@ -33,7 +33,7 @@ from bayestta.cli._screen import Bars, Screen
 from bayestta.data import load_data, stream
 from bayestta.data.folder import Folder
 from bayestta.methods import make_adapter, methods
-from bayestta.models.base import VLM, Preprocess
+from bayestta.models.base import VLM, Entry, Preprocess
 from stand_in import seal
 
 SRC = Path(__file__).parents[1] / "src"
@@ -71,7 +71,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(bayestta.models.base, "load_model", load)
     for name in ("tiny", "seen"):
-        monkeypatch.setitem(bayestta.models.base.ABOUT, name, "made here")
+        monkeypatch.setitem(bayestta.models.base.MODELS._known, name, Entry(Tiny, "made here"))
     monkeypatch.setenv("BAYESTTA_DATA", str(tmp_path / "cache"))
     monkeypatch.delenv("BAYESTTA_DEBUG", raising=False)
     monkeypatch.chdir(tmp_path)

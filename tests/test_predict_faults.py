@@ -28,7 +28,7 @@ import bayestta.state_file
 from bayestta.cli import app
 from bayestta.cli._table import escaped, unescaped
 from bayestta.cli._words import unknown_words
-from bayestta.models.base import VLM, Preprocess
+from bayestta.models.base import VLM, Entry, Preprocess
 from faults import Killed, file_limit
 
 IMAGES, BATCH = 22, 2
@@ -56,7 +56,7 @@ class Tiny(VLM):
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`tiny` is the small model, a folder has images, and every second batch is committed."""
     monkeypatch.setattr(bayestta.models.base, "load_model", lambda name, **_: Tiny())
-    monkeypatch.setitem(bayestta.models.base.ABOUT, "tiny", "made here")
+    monkeypatch.setitem(bayestta.models.base.MODELS._known, "tiny", Entry(Tiny, "made here"))
     monkeypatch.setattr(predict_command, "SAVE_EVERY", 2)
     monkeypatch.chdir(tmp_path)
     for i in range(IMAGES):
