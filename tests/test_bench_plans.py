@@ -10,7 +10,7 @@ from bayestta.bench import read_bench
 from bayestta.data import list_data
 from bayestta.methods import methods
 from bayestta.methods.bayestta.presets import settings
-from bayestta.models.base import ABOUT
+from bayestta.models.base import MODELS
 from bayestta.settings import with_changes
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +46,7 @@ def test_every_name_is_known(path: Path) -> None:
     known, sets = methods(), {info.name for info in list_data()}
     for run in read_bench(path):
         assert run.data in sets
-        assert run.model in ABOUT
+        assert run.model in MODELS
         assert run.provenance in ("user", "authors", "tuned")
         declared = known[run.method].Settings
         made = with_changes(declared.default(run.settings), run.settings, run.method)

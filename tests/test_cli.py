@@ -71,7 +71,7 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(bayestta.models.base, "load_model", load)
     for name in ("tiny", "seen"):
-        monkeypatch.setitem(bayestta.models.base.ABOUT, name, "made here")
+        monkeypatch.setitem(bayestta.models.base.MODELS._known, name, "made here")
     monkeypatch.setenv("BAYESTTA_DATA", str(tmp_path / "cache"))
     monkeypatch.delenv("BAYESTTA_DEBUG", raising=False)
     monkeypatch.chdir(tmp_path)

@@ -56,7 +56,7 @@ class Tiny(VLM):
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`tiny` is the small model, a folder has images, and every second batch is committed."""
     monkeypatch.setattr(bayestta.models.base, "load_model", lambda name, **_: Tiny())
-    monkeypatch.setitem(bayestta.models.base.ABOUT, "tiny", "made here")
+    monkeypatch.setitem(bayestta.models.base.MODELS._known, "tiny", "made here")
     monkeypatch.setattr(predict_command, "SAVE_EVERY", 2)
     monkeypatch.chdir(tmp_path)
     for i in range(IMAGES):

@@ -104,11 +104,11 @@ def claim_state(state: Path) -> Iterator[None]:
 
 def check_model(name: str) -> None:
     """Refuse an unknown name before anything is loaded; what lies behind a known one shows then."""
-    from bayestta.models.base import ABOUT
+    from bayestta.models.base import MODELS
 
-    if name in ABOUT or ":" in name or "/" in name or Path(name).suffix or Path(name).exists():
+    if name in MODELS or ":" in name or "/" in name or Path(name).suffix or Path(name).exists():
         return
-    raise ValueError(unknown("model", name, ABOUT))
+    raise ValueError(unknown("model", name, MODELS))
 
 
 def check_device(device: str, precision: str) -> None:
