@@ -28,7 +28,7 @@ import bayestta.state_file
 from bayestta.cli import app
 from bayestta.cli._table import escaped, unescaped
 from bayestta.cli._words import unknown_words
-from bayestta.models.base import VLM, Entry, Preprocess
+from bayestta.models.base import VLM, Preprocess
 from faults import Killed, file_limit
 
 IMAGES, BATCH = 22, 2
@@ -56,7 +56,7 @@ class Tiny(VLM):
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`tiny` is the small model, a folder has images, and every second batch is committed."""
     monkeypatch.setattr(bayestta.models.base, "load_model", lambda name, **_: Tiny())
-    monkeypatch.setitem(bayestta.models.base.MODELS._known, "tiny", Entry(Tiny, "made here"))
+    monkeypatch.setitem(bayestta.models.base.MODELS._known, "tiny", "made here")
     monkeypatch.setattr(predict_command, "SAVE_EVERY", 2)
     monkeypatch.chdir(tmp_path)
     for i in range(IMAGES):
@@ -418,7 +418,7 @@ def test_top_k_the_time_and_the_guard() -> None:
         assert sorted(labels) == ["bird", "cat", "dog"]
         assert sure == sorted(sure, reverse=True)
         assert sum(sure) == pytest.approx(1, abs=2e-4)
-        assert row["guard"] in ("ok", "returned")
+        assert row["guard"] in ("healthy", "in doubt", "returned")
     assert rows[0]["timestamp"].startswith("2001-09-0")
     assert rows[1]["timestamp"] == "2020-02-03T04:05:06"
     assert call(*WORDS, "--out", "p.csv", "--top-k", "1").exit_code == 0
@@ -428,7 +428,7 @@ def test_top_k_the_time_and_the_guard() -> None:
 
 def test_the_guard_wraps_any_method() -> None:
     words = [*WORDS, "--method", "tent-continual"]
-    for flag, seen in (([], {""}), (["--guard"], {"ok", "returned"})):
+    for flag, seen in (([], {""}), (["--guard"], {"healthy", "in doubt", "returned"})):
         assert call(*words, *flag, "--out", "p.csv").exit_code == 0
         with Path("p.csv").open(newline="") as file:
             assert {row["guard"] for row in csv.DictReader(file)} <= seen

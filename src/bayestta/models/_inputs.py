@@ -80,9 +80,9 @@ def _stack(model: VLM, images: Any) -> Tensor:
         )
     shapes = {tuple(item.shape) for item in listed}
     if any(len(shape) != 3 for shape in shapes):
-        shown = next(shape for shape in shapes if len(shape) != 3)
+        wrong = next(shape for shape in shapes if len(shape) != 3)
         raise ValueError(
-            f"an image is a tensor of shape {shown} instead of (C,H,W): give a batch without a "
+            f"an image is a tensor of shape {wrong} instead of (C,H,W): give a batch without a "
             "list around it."
         )
     if len(shapes) > 1:
