@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bayestta import checks as checks
+    from bayestta.adapter import Adapter as Adapter
     from bayestta.data import list_data as list_data
     from bayestta.data import load_data as load_data
     from bayestta.data import stream as stream
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from bayestta.maths.box_m import box_m as box_m
     from bayestta.maths.discriminant import log_discriminant as log_discriminant
     from bayestta.maths.stats import GaussianStats as GaussianStats
-    from bayestta.methods import Adapter as Adapter
     from bayestta.methods import make_adapter as make_adapter
     from bayestta.methods import methods as methods
     from bayestta.methods import register as register
