@@ -31,8 +31,7 @@ from torch import Tensor
 
 import bayestta as bt
 from bayestta.adapter import Adapter
-from bayestta.methods import make_adapter, methods
-from bayestta.methods import cotta, rotta
+from bayestta.methods import cotta, make_adapter, methods, rotta
 from bayestta.models._norms import norm_parameters
 from bayestta.models.base import VLM
 

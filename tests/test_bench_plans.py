@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bayestta.bench import read_bench
+from bayestta.bench import Run, read_bench
 from bayestta.data import list_data
 from bayestta.methods import methods
-from bayestta.methods.bayestta.presets import settings
 from bayestta.models.base import MODELS
-from bayestta.settings import with_changes
+from bayestta.settings import Settings, with_changes
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "bench").glob("*.toml"))
@@ -43,18 +42,18 @@ def plan(name: str):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_name_is_known(path: Path) -> None:
-    known, sets = methods(), {info.name for info in list_data()}
+    sets = {info.name for info in list_data()}
     for run in read_bench(path):
         assert run.data in sets
         assert run.model in MODELS
         assert run.provenance in ("user", "authors", "tuned")
-        declared = known[run.method].Settings
-        made = with_changes(declared.default(run.settings), run.settings, run.method)
-        assert set(run.settings) <= set(made), run
+        assert set(run.settings) <= set(full_settings(run)), run
 
 
-def _changes(settings: dict) -> dict:
-    return {key: value for key, value in settings.items() if key != "preset"}
+def full_settings(run: Run) -> Settings:
+    """All settings of a run: an unknown name or a value out of range is refused."""
+    declared = methods()[run.method].Settings
+    return with_changes(declared.default(run.settings), run.settings, run.method)
 
 
 @pytest.mark.parametrize(
@@ -126,11 +125,7 @@ def test_five_values_of_each(name: str) -> None:
     """One thing is changed at a time, and the centre belongs to all three curves."""
     runs = [run for run in plan(name) if run.method == "bayestta" and run.seed == 1]
     first = {run.data for run in runs}.pop()
-    full = [
-        settings(run.settings.get("preset", "default"), **_changes(run.settings))
-        for run in runs
-        if run.data == first
-    ]
+    full = [full_settings(run) for run in runs if run.data == first]
     centre = full[0]
     for key in ("lr", "beta", "alpha"):
         assert len({getattr(one, key) for one in full}) == 5

@@ -9,7 +9,7 @@ import pytest
 
 from bayestta.checks import CHECKS, Case, run_check
 from bayestta.methods import make_adapter, methods
-from bayestta.methods.guard import Guarded
+from bayestta.methods.guarded import Guarded
 from bayestta.methods.tent import Tent
 
 SMALL: dict[str, dict[str, Any]] = {  # what keeps the suite fast, and memories full

@@ -15,7 +15,9 @@ from test_contract import SMALL
 # Numbers that the host reads at every step stay on it: the device would have to be waited for.
 HOST = (
     *("random/generator", "@step"),  # torch keeps these on the CPU itself
-    *("/entropy", "guard/sums"),
+    *("/entropies", "/counts", "guard/sums", "temperature/sums"),
+    *("tower/recent", "tower/anchor", "answers/rows", "answers/tried"),
+    *("probe/second", "judged/first", "judged/second"),
     *("memory/label", "memory/uncertainty", "memory/born"),
 )
 PROMPTS = {"adaprompt", "coop", "dynaprompt", "histpt", "tpt"}  # which read the values of tokens

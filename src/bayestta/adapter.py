@@ -15,7 +15,8 @@ from torch import Tensor
 from bayestta.models._inputs import to_batch
 from bayestta.models._text import check_names, check_templates, classifier
 from bayestta.models.base import VLM
-from bayestta.settings import Settings, describe, with_changes
+from bayestta.settings import Settings as AnySettings
+from bayestta.settings import describe, with_changes
 from bayestta.state import Stateful, matching
 from bayestta.state_file import read_state, write_state
 
@@ -69,13 +70,13 @@ class Adapter(Stateful):
     """
 
     name: ClassVar[str] = ""
-    title: ClassVar[str] = ""
+    title: str = ""
     citation: ClassVar[str] = ""
     tunes: ClassVar[str] = "nothing"
     cost: ClassVar[str] = "1 forward per image"
     fidelity: ClassVar[str] = ""
-    Settings: ClassVar[type[Settings]] = Settings
-    settings: Settings
+    Settings: ClassVar[type[AnySettings]] = AnySettings
+    settings: AnySettings
     views: int = 1  # that the stream must supply per image
     reset_every: ClassVar[str] = "never"  # when the runner resets the method: domain, batch, never
     answer: str = "before"  # whether the answer precedes or follows the update of the weights
@@ -83,6 +84,11 @@ class Adapter(Stateful):
     needs_encoder: ClassVar[bool] = False  # True: cached features are not enough
     moves_tower: bool = False  # True: the sketch of a step is not that of the pristine model
     no_merge: ClassVar[str] = ""  # why, where merging has no meaning
+    samples: int  # images learnt from
+    steps: int
+    caution: int  # returns of a guard so far
+    sketch: Tensor | None  # zero-shot logits of the last batch, if there are any
+    record: dict[str, Any]  # what the last step has to say
 
     def __init__(
         self,
@@ -91,7 +97,7 @@ class Adapter(Stateful):
         templates: Sequence[str] | None = None,
         *,
         seed: int = 0,
-        settings: Settings | None = None,
+        settings: AnySettings | None = None,
         **changes: Any,
     ) -> None:
         base = self.Settings.default(changes) if settings is None else settings
@@ -122,7 +128,7 @@ class Adapter(Stateful):
             self.add_state("random", self.random)
             self.add_state("samples", 0, merge="sum", least=0)
             self.add_state("steps", 0, merge="sum", least=0)
-            self.add_state("caution", 0, merge="max", least=0)  # returns of a guard so far
+            self.add_state("caution", 0, merge="max", least=0)
             self._forget_step()
             self.declare()
 
@@ -196,8 +202,7 @@ class Adapter(Stateful):
         self._forget_step()
 
     def _forget_step(self) -> None:
-        self.sketch: Tensor | None = None  # zero-shot logits of the last batch, if there are any
-        self.record: dict[str, Any] = {}  # what the last step has to say
+        self.sketch, self.record = None, {}
 
     def summary(self) -> dict[str, Any]:
         """An account of the stream so far, for results."""

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache
 from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from bayestta.names import unknown
 
@@ -149,9 +149,9 @@ def check(cls: type, each: Field[Any], value: Any) -> Any:
 
 def describe(cls: type[Settings]) -> list[dict[str, Any]]:
     """One row per setting: name, type, default, what it takes, and its sentence."""
-    rows = []
+    rows, whose = [], cast(type, cls)  # a dataclass defines __eq__, yet its class can be hashed
     for each in fields(cls):
-        kinds = field_kinds(cls)[each.name]
+        kinds = field_kinds(whose)[each.name]
         default = each.default if each.default is not MISSING else None
         if each.default is MISSING and each.default_factory is not MISSING:
             default = each.default_factory()

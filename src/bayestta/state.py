@@ -6,14 +6,16 @@ state is a tensor, a number or a word of the owner, or a `Part` with a life of i
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+
+from bayestta.matching import copied, is_finite
+from bayestta.matching import matching as matching
+from bayestta.matching import taken as taken
 
 Merge = Callable[[Any, Any, float], Any]  # mine, theirs, their share of the samples -> both
 MERGES: dict[str, Merge] = {
@@ -42,12 +44,11 @@ class Part(Protocol):
 
 @dataclass(frozen=True)
 class Declared:
-    """A tensor, number or word: its start, its merge and its range."""
+    """A tensor, number or word: its start, its merge and what it may be."""
 
     start: Callable[[], Any]
     merge: Merge
-    least: float | None = None
-    most: float | None = None
+    limits: Mapping[str, Any]
 
 
 class Stateful:
@@ -79,6 +80,7 @@ class Stateful:
         merge: str | Merge = "keep",
         least: float | None = None,
         most: float | None = None,
+        grows: bool = False,
     ) -> None:
         """Declare a piece of state and set it to its start.
 
@@ -91,6 +93,9 @@ class Stateful:
             their share of the samples). A part merges itself.
         least, most
             The range that a loaded value must lie in.
+        grows
+            Whether the first dimension of a tensor may have any length; a start of shape (0,0)
+            leaves the others open as well.
         """
         declared = self.__dict__.setdefault("_declared", {})
         names = self.__dict__.setdefault("_part_names", [])
@@ -100,7 +105,7 @@ class Stateful:
             return
         make = start if callable(start) else (lambda: start)
         rule = MERGES[merge] if isinstance(merge, str) else merge
-        declared[name] = Declared(make, rule, least, most)
+        declared[name] = Declared(make, rule, {"least": least, "most": most, "grows": grows})
         setattr(self, name, copied(make()))
 
     def parts(self) -> dict[str, Part]:
@@ -139,8 +144,9 @@ class Stateful:
         for name, declared in self._declared.items():
             if name not in chosen:
                 continue
-            like, limits = getattr(self, name), {"least": declared.least, "most": declared.most}
-            setattr(self, name, matching(name, rest.pop(name, None), like, **limits))
+            like = declared.start() if declared.limits["grows"] else getattr(self, name)
+            given = rest.pop(name, None)
+            setattr(self, name, matching(name, given, like, **declared.limits))
         for name, part in self.parts().items():
             if name in chosen:
                 given = taken(rest, f"{name}/")
@@ -148,6 +154,10 @@ class Stateful:
                 rest |= {f"{name}/{key}": given[key] for key in given.keys() - part.state().keys()}
         if rest:
             raise ValueError(f"{', '.join(sorted(rest)[:5])} is not part of the state.")
+        self.check_state()
+
+    def check_state(self) -> None:
+        """Raise a ValueError where loaded pieces contradict each other."""
 
     @contextmanager
     def unchanged_on_error(self, only: Collection[str] | None = None) -> Iterator[None]:
@@ -180,66 +190,25 @@ class Stateful:
             part.merge(getattr(other, name), share)
 
 
-def copied(value: Any) -> Any:
-    """A tensor's own copy; anything else is not changed in place and needs none."""
-    return value.detach().clone() if isinstance(value, Tensor) else value
+class StatefulPart(Stateful):
+    """A part that is made of declared state itself.
 
-
-def taken(state: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """Remove the entries below a prefix from `state` and return them without it."""
-    keys = [key for key in state if key.startswith(prefix)]
-    return {key.removeprefix(prefix): state.pop(key) for key in keys}
-
-
-def matching(
-    name: str,
-    value: Any,
-    like: Any,
-    *,
-    grows: bool = False,
-    least: float | None = None,
-    most: float | None = None,
-) -> Any:
-    """A copy of `value`, proven to be what `like` is: type, shape, finite, in range.
-
-    A tensor comes to the device of `like`. With `grows`, its first dimension may have any length.
+    >>> class Mean(StatefulPart):
+    ...     def __init__(self):
+    ...         self.add_state("total", 0.0, merge="sum")
+    ...         self.add_state("count", 0, merge="sum", least=0)
+    >>> one, two = Mean(), Mean()
+    >>> two.load({"total": 3.0, "count": 2})
+    >>> one.merge(two, share=1.0)
+    >>> one.state()
+    {'total': 3.0, 'count': 2}
     """
-    if value is None:
-        raise ValueError(f"{name} is missing.")
-    if isinstance(like, Tensor):
-        if not isinstance(value, Tensor):
-            raise ValueError(f"{name} is a {type(value).__name__} instead of a tensor.")
-        if value.dtype != like.dtype:
-            raise ValueError(f"{name} is of type {value.dtype} instead of {like.dtype}.")
-        shape, expected = tuple(value.shape), tuple(like.shape)
-        fits = shape[1:] == expected[1:] and len(shape) if grows else shape == expected
-        if not fits:
-            raise ValueError(f"{name} has shape {shape} instead of {expected}.")
-        if not is_finite(value):
-            raise ValueError(f"{name} holds NaN or infinite numbers.")
-        low = high = None
-        if value.numel() and (least is not None or most is not None):
-            low, high = value.min().item(), value.max().item()
-        result: Any = value.to(like.device, copy=True)
-    else:
-        if type(value) is not type(like) and not (type(like) is float and type(value) is int):
-            raise ValueError(f"{name} is {value!r} instead of a {type(like).__name__}.")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ValueError(f"{name} is {value}, not a finite number.")
-        low = high = value if isinstance(value, (int, float)) else None
-        result = type(like)(value)
-    if (least is not None and low is not None and low < least) or (
-        most is not None and high is not None and high > most
-    ):
-        limits = f"{'any' if least is None else least} to {'any' if most is None else most}"
-        raise ValueError(f"{name} ranges from {low} to {high}, but must lie within {limits}.")
-    return result
 
+    def reset(self) -> None:
+        self.reset_state()
 
-def is_finite(value: Any) -> bool:
-    """Whether a tensor or number is free of NaN and infinities; words and integers are."""
-    if isinstance(value, Tensor):
-        if not value.is_floating_point() or bool(torch.isfinite(value.sum())):
-            return True  # a sum takes a twentieth of the time of a look at each number
-        return bool(torch.isfinite(value).all())
-    return not isinstance(value, float) or math.isfinite(value)
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.load_state(state)
+
+    def merge(self, other: Any, share: float) -> None:
+        self.merge_state(other, share)

@@ -76,7 +76,7 @@ def checksum(text: str, tensors: Mapping[str, Tensor]) -> str:
         value = tensors[key].detach().contiguous().cpu()
         digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
         if value.numel():
-            digest.update(value.flatten().view(torch.uint8).numpy())
+            digest.update(value.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

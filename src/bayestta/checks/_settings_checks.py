@@ -77,7 +77,8 @@ def settings_round_trip(case: Case) -> None:
         if row["type"] != "float":
             continue
         try:
-            infinite = case.make(**{row["name"]: math.inf})
+            changes: dict[str, Any] = {row["name"]: math.inf}
+            infinite = case.make(**changes)
         except ValueError:  # out of its range
             continue
         _equal(infinite, _again(case, infinite))

@@ -208,11 +208,9 @@ class GaussianStats:
         self._add_prior(added, -1.0)  # first, so that an untouched copy adds exactly nothing
         self.scatter = added.add_(self.scatter)
         if self.centre == "exact":  # Chan's step between the two, less the prior's second copy
-            share = (m > 0) / total
-            again = -self.prior_count * share
-            self._add_outer(
-                (s - t, a * b * share * (s - t)), (s, again * a * s), (t, again * b * t)
-            )
+            each = (m > 0) / total
+            again = -self.prior_count * each
+            self._add_outer((s - t, a * b * each * (s - t)), (s, again * a * s), (t, again * b * t))
         self.mean = self.mean + (b * t - m * s) / total
         self.seen = self.seen + other.seen
 

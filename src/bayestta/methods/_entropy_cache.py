@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayestta.state import matching
+from bayestta.state import StatefulPart
 
 
-class Cache:
+class Cache(StatefulPart):
     """Up to `shots` entries per class, in order of entropy; a full class gives up its worst entry.
 
     Parameters
@@ -32,32 +30,47 @@ class Cache:
     """
 
     def __init__(self, classes: int, shots: int, like: Tensor, **columns: int) -> None:
-        self.classes, self.shots, self._like, self._lengths = classes, shots, like, columns
-        self.reset()
+        self.shots, self.columns = shots, list(columns)
+        # Order and number of entries are read at every sample: they stay on the host.
+        self.add_state("entropies", torch.zeros(classes, shots, dtype=torch.float64), least=0)
+        self.add_state("counts", torch.zeros(classes, dtype=torch.int64), least=0, most=shots)
+        for name, length in columns.items():
+            self.add_state(name, like.new_zeros(classes, shots, length))
+        self._like = like
 
-    def reset(self) -> None:
-        K, S = self.classes, self.shots
-        self.entropy: list[list[float]] = [[] for _ in range(K)]
-        self.filled = self._like.new_zeros(K, S)  # 1 where there is an entry
-        self.columns = {
-            name: self._like.new_zeros(K, S, length) for name, length in self._lengths.items()
-        }
+    entropies: Tensor
+    counts: Tensor
 
     def __getitem__(self, column: str) -> Tensor:
-        return self.columns[column]  # (K,S,length), zero where there is no entry
+        rows: Tensor = getattr(self, column)
+        return rows  # (K,S,length), zero where there is no entry
+
+    @property
+    def entropy(self) -> list[list[float]]:
+        """The entropies of the entries, by class."""
+        pairs = zip(self.entropies.tolist(), self.counts.tolist(), strict=True)
+        return [row[:n] for row, n in pairs]
+
+    @property
+    def filled(self) -> Tensor:
+        """(K,S), 1 where there is an entry."""
+        return (torch.arange(self.shots) < self.counts[:, None]).to(self._like)
 
     def insert(self, k: int, entropy: float, **entry: Tensor) -> None:
         """Add to class `k`; where it is full, only in place of an entry of higher entropy."""
-        stored = self.entropy[k]
-        if len(stored) == self.shots:
+        end = int(self.counts[k])
+        stored = self.entropies[k, :end].tolist()
+        if end == self.shots:
             if not self.shots or entropy >= stored[-1]:
                 return
             stored.pop()
-        place, end = bisect_right(stored, entropy), len(stored)
+            end -= 1
+        place = bisect_right(stored, entropy)
         stored.insert(place, entropy)
-        self.filled[k, end] = 1.0
+        self.entropies[k, : end + 1] = torch.tensor(stored, dtype=torch.float64)
+        self.counts[k] = end + 1
         for name, value in entry.items():
-            rows = self.columns[name][k]
+            rows = self[name][k]
             rows[place + 1 : end + 1] = rows[place:end].clone()
             rows[place] = value
 
@@ -65,29 +78,9 @@ class Cache:
         """Insert all entries of another cache."""
         for k, stored in enumerate(other.entropy):
             for i, entropy in enumerate(stored):
-                entry = {name: rows[k, i] for name, rows in other.columns.items()}
-                self.insert(k, entropy, **entry)
+                self.insert(k, entropy, **{name: other[name][k, i] for name in self.columns})
 
-    def state(self) -> dict[str, Any]:
-        """Columns, entropies and counts."""
-        table = torch.zeros(self.classes, self.shots, dtype=torch.float64)
+    def check_state(self) -> None:
         for k, stored in enumerate(self.entropy):
-            table[k, : len(stored)] = torch.tensor(stored, dtype=torch.float64)
-        columns = {name: rows.clone() for name, rows in self.columns.items()}
-        return {**columns, "entropy": table, "filled": self.filled.clone()}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` gave."""
-        mine = self.state()
-        if state.keys() != mine.keys():
-            raise ValueError(f"a cache of {sorted(state)} is not one of {sorted(mine)}.")
-        new = {key: matching(key, state[key], like) for key, like in mine.items()}
-        filled = state["filled"].cpu()
-        count = filled.sum(1).long()
-        full = torch.arange(self.shots) < count[:, None]
-        if not torch.equal(filled, full.to(filled)):
-            raise ValueError("filled does not count the entries of each class from the first on.")
-        table = zip(new.pop("entropy").tolist(), count.tolist(), strict=True)
-        self.entropy = [row[:n] for row, n in table]
-        self.filled = new.pop("filled")
-        self.columns = new
+            if stored != sorted(stored):
+                raise ValueError(f"the entries of class {k} are not in order of their entropy.")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayestta.state import matching
+from bayestta.state import matching, taken
 
 Optimiser = Callable[[list[Tensor]], torch.optim.Optimizer]
 
@@ -80,38 +80,28 @@ class Tuned(Mapping[str, Tensor]):
         return state
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take back what `state` gave."""
-        values = {
-            key: matching(key, state.get(key), tensor.detach())
-            for key, tensor in self.tensors.items()
-        }
-        moments: dict[str, dict[str, Tensor]] = {}
-        for name, value in state.items():
-            key, at, slot = name.partition("@")
-            if key not in self.tensors:
-                raise ValueError(f"{name} is not among the {len(self)} tuned tensors.")
-            if at:
-                like = self.tensors[key].detach()
-                if slot == "step":  # Adam counts its steps on the CPU
-                    like = torch.zeros((), dtype=torch.float32)
-                least = 0 if slot in ("step", "exp_avg_sq") else None
-                moments.setdefault(key, {})[slot] = matching(name, value, like, least=least)
-        expected = self._slots() if moments else []
-        for key in self.tensors if moments else ():
-            if sorted(moments.get(key, ())) != expected:
-                given, usual = (", ".join(sorted(s)) for s in (moments.get(key, ()), expected))
-                raise ValueError(f"{key} has the moments {given} instead of {usual or 'none'}.")
+        """Take back what `state` gave: the tensors, and all moments or none."""
+        like = self.snapshot()
+        if state.keys() - like.keys():
+            like |= self._first_moments()
+        if wrong := sorted(state.keys() ^ like.keys()):
+            fact = f"{len(wrong)} entries are missing or unknown beside {len(self)} tuned tensors"
+            raise ValueError(f"{fact}: {', '.join(wrong[:3])}.")
+        least = {key: 0 if key.endswith(("@step", "@exp_avg_sq")) else None for key in like}
+        new = {key: matching(key, state[key], like[key], least=least[key]) for key in like}
         self.reset()
-        self.assign(values)
-        for key, slots in moments.items():
-            self.optimiser.state[self.tensors[key]] = slots
+        self.assign(new)
+        for key, tensor in self.tensors.items():
+            if slots := taken(new, f"{key}@"):
+                self.optimiser.state[tensor] = slots
 
-    def _slots(self) -> list[str]:
-        """What the optimiser remembers of a tensor, as it does so after a step."""
-        probe = torch.zeros(1, requires_grad=True)
-        optimiser, probe.grad = self._make([probe]), torch.zeros(1)
-        optimiser.step()
-        return sorted(slot for slot, value in optimiser.state[probe].items() if value is not None)
+    def _first_moments(self) -> dict[str, Tensor]:
+        """What the optimiser remembers of the tensors, as a step without a gradient shows."""
+        probe = Tuned(self.start, self._make)
+        for tensor in probe.tensors.values():
+            tensor.grad = torch.zeros_like(tensor)
+        probe.optimiser.step()
+        return {key: value for key, value in probe.state().items() if "@" in key}
 
     @torch.no_grad()
     def merge(self, other: Tuned, share: float) -> None:

@@ -94,6 +94,8 @@ class AdaPrompt(Adapter):
     reset_every = "domain"
     needs_encoder = True
 
+    origin: Tensor  # (K,D) text of the first forms
+
     def make_text(self) -> Tensor:
         self.templates = [f"{context} {{}}." for context in CONTEXTS]  # what results record
         self.learners = {c: PromptLearner(self.model, self.classes, c) for c in CONTEXTS}

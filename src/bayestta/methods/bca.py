@@ -58,13 +58,17 @@ class BCA(Sequential):
     cost = "1 forward per image"
     fidelity = "derived from a third-party port; the official values a data set are unknown"
 
+    mean: Tensor  # (K,D)
+    prior: Tensor  # (K,K)
+    counts: Tensor  # (2,K) of both
+
     def declare(self) -> None:
         K, own = len(self.text), self.settings
         # A step of 1/20,000 is too small to be added up in float32.
-        self.add_state("mean", self.text.double())  # (K,D)
+        self.add_state("mean", self.text.double())
         self.add_state("prior", torch.eye(K, dtype=torch.float64, device=self.text.device))
         start = self.text.new_tensor([own.count_likelihood, own.count_prior], dtype=torch.float64)
-        self.add_state("counts", start[:, None].repeat(1, K), least=0)  # (2,K)
+        self.add_state("counts", start[:, None].repeat(1, K), least=0)
 
     def _sample(self, z: Tensor, *, learn: bool) -> Tensor:
         z, logits = self._confident(z.double(), self.mean)

@@ -61,23 +61,33 @@ class DOTA(Sequential):
         "for drifting streams"
     )
 
-    def declare(self) -> None:
-        (K, D), own = self.text.shape, self.settings
-        needed = K * D * D * self.text.element_size()
-        if needed > stats.BUDGET_BYTES:
+    count: Tensor  # (K,)
+    mean: Tensor  # (K,D)
+    scatter: Tensor  # (K,D,D) count * covariance
+    covariance: Tensor  # (D,D); the first one is not regularised
+    seen: int
+
+    def make_text(self) -> Tensor:
+        text = super().make_text()
+        (K, D), size = text.shape, text.element_size()
+        if K * D * D * size > stats.BUDGET_BYTES:
             raise ValueError(
-                f"dota keeps {K} covariances of {D} x {D}, {needed:,} bytes, above the budget of "
-                f"{stats.BUDGET_BYTES:,}: use fewer classes, or raise "
+                f"dota keeps {K} covariances of {D} x {D}, {K * D * D * size:,} bytes, above the "
+                f"budget of {stats.BUDGET_BYTES:,}: use fewer classes, or raise "
                 "bayestta.maths.stats.BUDGET_BYTES."
             )
+        return text
+
+    def declare(self) -> None:
+        (K, D), own = self.text.shape, self.settings
         self.start = self.text.double()  # (K,D)
         if own.init_mean == "constant":
             self.start = torch.full_like(self.start, 0.001)
         first = own.sigma * torch.eye(D).to(self.text)
         self.add_state("count", self.start.new_ones(K), least=0)
         self.add_state("mean", self.start)
-        self.add_state("scatter", lambda: first.repeat(K, 1, 1))  # (K,D,D) count * covariance
-        self.add_state("covariance", first)  # (D,D); the first one is not regularised
+        self.add_state("scatter", lambda: first.repeat(K, 1, 1))
+        self.add_state("covariance", first)
         self.add_state("seen", 0, merge="sum", least=0)
         self._solved: tuple[Tensor, Tensor] | None = None  # covariance and its factor
 

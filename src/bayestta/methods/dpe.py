@@ -70,6 +70,9 @@ class DPE(Sequential):
     )
     answer = "after"
 
+    evolved: Tensor  # (K,D)
+    kept: int  # samples in their mean
+
     @torch.no_grad()
     def make_text(self) -> Tensor:
         if self.settings.descriptions is None:
@@ -92,8 +95,8 @@ class DPE(Sequential):
         K, D = self.text.shape
         self.cache = Cache(K, self.settings.shots, self.text, feature=D)
         self.add_state("cache", self.cache)
-        self.add_state("evolved", self.text)  # (K,D)
-        self.add_state("kept", 0, least=0)  # samples in their mean
+        self.add_state("evolved", self.text)
+        self.add_state("kept", 0, least=0)
 
     def _sample(self, z: Tensor, *, learn: bool) -> Tensor:
         text = _unit(self.evolved)

@@ -84,6 +84,10 @@ class DynaPrompt(Adapter):
     needs_encoder = True
     no_merge = "its prompts are ordered by last use, and two streams have no common order."
 
+    offsets: Tensor  # (M,n,W)
+    order: Tensor  # (M,)
+    uses: Tensor  # (M,)
+
     def make_text(self) -> Tensor:
         self.templates = [f"{self.settings.context} {{}}."]  # what results are to record
         self.learner = PromptLearner(self.model, self.classes, self.settings.context)

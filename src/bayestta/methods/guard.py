@@ -116,7 +116,7 @@ class Guard:
         total = float(self.sums[0])
         agreement, mine, theirs, evened, gives, even_gives = (self.sums[1:7] / total).tolist()
         used, expected = (
-            effective_classes(part / part.sum()) for part in self.sums[7 : 7 + 2 * K].split(K)
+            effective_classes(part / part.sum()) for part in self.sums[7 : 7 + 2 * K].view(2, K)
         )
         kinship = max(gives / theirs, even_gives / evened)
         reason = self._reason(total, kinship, used, expected, mine, theirs)

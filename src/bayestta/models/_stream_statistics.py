@@ -95,11 +95,8 @@ class Blended(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self.rho, self.learn = rho, learn
-        modules = dict(visual.named_modules())
-        self._moments = {
-            modules[name].running_mean.data_ptr(): one  # type: ignore[operator, union-attr]
-            for name, one in moments.items()
-        }
+        stored = {name: visual.get_submodule(name).get_buffer("running_mean") for name in moments}
+        self._moments = {stored[name].data_ptr(): one for name, one in moments.items()}
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -110,7 +107,7 @@ class Blended(TorchFunctionMode):
         given = call.arguments
         stored = given.get("running_mean")
         own = None if stored is None else self._moments.get(stored.data_ptr())
-        if own is None:
+        if own is None or stored is None:
             return func(*args, **(kwargs or {}))
         x = given["input"]
         if self.learn:

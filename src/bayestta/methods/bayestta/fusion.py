@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from bayestta.state import matching
+from bayestta.state import StatefulPart
 
 STEADY = 64.0  # samples after which a running value counts half
 ENOUGH = 15.0  # samples per class at which the discriminants get half of their weight
@@ -16,7 +13,7 @@ LEAN, SMOOTH = 0.1, 5.0  # power of the class counts in the answer, and what is 
 TINY = 1e-300
 
 
-class Fusion:
+class Fusion(StatefulPart):
     """Eq. 27 in units of the sketch: (sketch + a * discriminants) / (1 + a).
 
     A Gaussian score in D dimensions is of the order of D, a logit of the order of the model's
@@ -34,12 +31,11 @@ class Fusion:
     """
 
     def __init__(self, alpha: float, doubt: float, *, like: Tensor) -> None:
-        self.most, self.doubt, self._like = alpha, doubt, like
-        self.reset()
-
-    def reset(self) -> None:
+        self.most, self.doubt = alpha, doubt
         # samples, spread of sketch and of discriminants over the classes, differing answers
-        self.gauge = self._like.new_zeros(4, dtype=torch.float64)
+        self.add_state("gauge", like.new_zeros(4, dtype=torch.float64), merge="sum", least=0)
+
+    gauge: Tensor
 
     def weight(self, count: Tensor, trust: float) -> float:
         """The weight of the discriminants, given the evidence per class (K,)."""
@@ -65,15 +61,6 @@ class Fusion:
         """The answer (B,K) from both, with no lean towards any class."""
         centred = sketch.double() - sketch.double().mean(1, keepdim=True)
         return (centred + alpha * self.scaled(score)) / (1 + alpha)
-
-    def state(self) -> dict[str, Any]:
-        return {"gauge": self.gauge.clone()}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        self.gauge = matching("gauge", state.get("gauge"), self.gauge, least=0)
-
-    def merge(self, other: Fusion, share: float) -> None:
-        self.gauge = self.gauge + other.gauge
 
 
 def lean(count: Tensor) -> Tensor:

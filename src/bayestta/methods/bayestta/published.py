@@ -7,7 +7,6 @@ one, in the order of the paper. Both are checked against slow literal transcript
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from bayestta.methods.bayestta.homogeneity import Homogeneity
 from bayestta.methods.bayestta.method import BayesTTA
 from bayestta.methods.bayestta.presets import PublishedSettings
 from bayestta.models._norms import norm_parameters
-from bayestta.state import matching
+from bayestta.state import StatefulPart
 
 STEADY = 32  # samples over which sharpness is smoothed: matters for small batches only
 
@@ -29,19 +28,25 @@ STEADY = 32  # samples over which sharpness is smoothed: matters for small batch
 class Published(BayesTTA):
     """The presets `released` and `paper` of BayesTTA."""
 
-    Settings = PublishedSettings
+    Settings = PublishedSettings  # type: ignore[assignment]
     settings: PublishedSettings  # type: ignore[assignment]
 
-    def declare(self) -> None:
-        own, model = self.settings, self.model
-        start = norm_parameters(model.visual, own.norm_rule) if own.refine else {}
-        if own.refine and not start:
+    def _norms(self) -> dict[str, Tensor]:
+        """What refinement tunes."""
+        self.moves_tower = self.settings.refine
+        if not self.settings.refine:
+            return {}
+        start = norm_parameters(self.model.visual, self.settings.norm_rule)
+        if not start:
             raise ValueError(
-                f"model {model.name!r} has 0 norm layers to refine, as cached features have no "
-                "tower: use refine=False."
+                f"model {self.model.name!r} has 0 norm layers to refine, as cached features have "
+                "no tower: use refine=False."
             )
-        self.moves_tower = own.refine
-        self.tuned = Tuned(start, lambda tensors: torch.optim.Adam(tensors, lr=own.lr))
+        return start
+
+    def declare(self) -> None:
+        own = self.settings
+        self.tuned = Tuned(self._norms(), lambda tensors: torch.optim.Adam(tensors, lr=own.lr))
         self.test = Homogeneity(own.test, self.text)
         self.stats = GaussianStats(  # Eq. 17: means start at the text prototypes, worth one sample
             self.text,
@@ -54,7 +59,9 @@ class Published(BayesTTA):
         self.sharpness = Sharpness()
         for name in ("tuned", "test", "stats", "sharpness"):
             self.add_state(name, getattr(self, name))
-        self._fitted: tuple[Tensor, Discriminant] | None = None  # the classes, factored
+        self._fitted = None
+
+    _fitted: tuple[Tensor, Discriminant] | None  # type: ignore[assignment]  # factored
 
     def _adapt(self, x: Tensor) -> Tensor:
         with torch.set_grad_enabled(self.settings.refine):
@@ -135,17 +142,16 @@ class Published(BayesTTA):
         return {"covariance": self.covariance_record()}
 
 
-class Sharpness:
+class Sharpness(StatefulPart):
     """How much further the answer spreads over the classes than the sketch, on average.
 
     A softmax of Gaussian scores is one-hot: probabilities are the answer divided by this.
     """
 
     def __init__(self) -> None:
-        self.reset()
+        self.add_state("value", 0.0, merge="mean", least=0)  # 0 before the first answer
 
-    def reset(self) -> None:
-        self.value = 0.0  # before the first answer
+    value: float
 
     def update(self, answer: Tensor, sketch: Tensor) -> None:
         n = len(answer)
@@ -155,12 +161,3 @@ class Sharpness:
 
     def probabilities(self, logits: Tensor) -> Tensor:
         return (logits.float() / (max(self.value, 1e-12) if self.value else 1.0)).softmax(1)
-
-    def state(self) -> dict[str, Any]:
-        return {"value": self.value}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        self.value = matching("value", state.get("value"), 0.0, least=0)
-
-    def merge(self, other: Sharpness, share: float) -> None:
-        self.value += share * (other.value - self.value)

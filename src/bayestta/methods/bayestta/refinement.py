@@ -7,7 +7,6 @@ undone if the witnesses of the trials speak for the pristine tensors.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from bayestta.methods._tuned import Averaged, Tuned
 from bayestta.methods.bayestta.trials import AGAINST, witnesses
 from bayestta.models._norms import norm_parameters
 from bayestta.models.base import VLM
-from bayestta.state import Stateful, matching
+from bayestta.state import StatefulPart
 
 Sketch = Callable[[Tensor, Mapping[str, Tensor] | None], Tensor]  # images, tensors -> logits
 GROUP = 32  # images whose gradients make one step
@@ -29,7 +28,7 @@ RETURNS = 3  # after which refinement is over for good
 MEMORY = 128.0  # images over which disagreement is averaged
 
 
-class Refinement(Stateful):
+class Refinement(StatefulPart):
     """Norms of the tower, tuned towards the fused answer where there is something to be won.
 
     Parameters
@@ -57,16 +56,30 @@ class Refinement(Stateful):
         self.tuned = Tuned(norm_parameters(model.visual), self._optimiser)
         start = self.tuned.start
         self.gradient = Averaged(lambda: {key: torch.zeros_like(v) for key, v in start.items()})
-        self.probe, self.judged = Pairs(PROBE, classes), Pairs(KEEP, classes)
+        kind = torch.promote_types(model.dtype, torch.float32)
+        image = torch.zeros(model.input_shape or 0, dtype=kind, device=model.device)
+        self.probe, self.judged = (
+            Pairs(most, like, classes)
+            for most, like in ((PROBE, image), (KEEP, torch.zeros(classes)))
+        )
         for name in ("tuned", "gradient", "probe", "judged"):
             self.add_state(name, getattr(self, name))
-        self.add_state("count", 0, least=0)  # images in the gradient
-        self.add_state("owed", 0.0, least=0)  # images that a gradient is due for
+        self.add_state("count", 0, least=0)
+        self.add_state("owed", 0.0, least=0)
         self.add_state("doubt", 0.0, least=0, most=1)
-        self.add_state("seen", 0.0, least=0)  # images in `doubt`
+        self.add_state("seen", 0.0, least=0)
         self.add_state("moved", False, merge=lambda mine, theirs, share: mine or theirs)
         self.add_state("steps", 0, merge="sum", least=0)
-        self.add_state("passed", 0, merge="sum", least=0)  # images that the gate let pass
+        self.add_state("passed", 0, merge="sum", least=0)
+
+    returns: int
+    count: int  # images in the gradient
+    owed: float  # images that a gradient is due for
+    doubt: float  # share of images on which answer and sketch differ
+    seen: float  # images in `doubt`
+    moved: bool
+    steps: int
+    passed: int  # images that the gate let pass
 
     def _optimiser(self, tensors: list[Tensor]) -> torch.optim.Optimizer:
         return torch.optim.Adam(tensors, lr=self.lr * 0.1**self.returns)
@@ -74,12 +87,6 @@ class Refinement(Stateful):
     def reset(self) -> None:
         self.reset_state()
         self.tuned.reset(optimiser_only=True)  # at the first rate again
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        self.load_state(state)
-
-    def merge(self, other: Refinement, share: float) -> None:
-        self.merge_state(other, share)
 
     @property
     def tensors(self) -> Mapping[str, Tensor] | None:
@@ -169,34 +176,27 @@ class Refinement(Stateful):
         return reason
 
 
-class Pairs:
-    """At most so many recent pairs of tensors: images with their answers, or answers of two."""
+class Pairs(StatefulPart):
+    """At most so many recent pairs of tensors: images with their answers, or answers of two.
 
-    def __init__(self, most: int, classes: int) -> None:
-        self.most, self.K = most, classes
-        self.reset()
+    `like` is a first of them; of no elements where its shape is not known.
+    """
 
-    def reset(self) -> None:
-        self.first, self.second = torch.zeros(0), torch.zeros(0, self.K)
+    def __init__(self, most: int, like: Tensor, classes: int) -> None:
+        self.most, self.like = most, like
+        self.add_state("first", like.new_zeros(0, *like.shape), grows=True)
+        self.add_state("second", torch.zeros(0, classes), grows=True)
+
+    first: Tensor
+    second: Tensor
 
     def add(self, first: Tensor, second: Tensor) -> None:
-        first, second = first.detach(), second.detach().float().cpu()
+        first, second = first.detach().to(self.like), second.detach().to(self.second)
         if len(self.second):
             first, second = torch.cat([self.first, first]), torch.cat([self.second, second])
         self.first, self.second = first[-self.most :].clone(), second[-self.most :].clone()
 
-    def state(self) -> dict[str, Any]:
-        return {"first": self.first.clone(), "second": self.second.clone()}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        first = state.get("first")
-        if not isinstance(first, Tensor) or not first.is_floating_point():
-            raise ValueError("first is no tensor of pixels or answers.")
-        first = matching("first", first, first)
-        second = matching("second", state.get("second"), torch.zeros(1, self.K), grows=True)
-        if len(first) != len(second) or len(second) > self.most:
-            raise ValueError(f"{len(first)} and {len(second)} entries are not {self.most} pairs.")
-        self.first, self.second = first, second
-
-    def merge(self, other: Pairs, share: float) -> None:
-        """What judges the next step is each worker's own."""
+    def check_state(self) -> None:
+        n, m = len(self.first), len(self.second)
+        if n != m or m > self.most:
+            raise ValueError(f"{n} and {m} entries are not at most {self.most} pairs.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +25,7 @@ from bayestta.models._stream_statistics import (
     restored_pixels,
 )
 from bayestta.models.base import VLM
-from bayestta.state import Stateful
+from bayestta.state import StatefulPart
 
 RHO = 0.3  # share of the stream's statistics in the BatchNorms
 WIDE, TRIAL = 16, 32  # images of a trial: those that go through all candidates, and all
@@ -38,7 +37,7 @@ MOVED, WINDOW = 0.5, 64.0  # what counts as a move, in deviations of single imag
 FLOOR = 0.05  # of these deviations
 
 
-class StreamTower(Stateful):
+class StreamTower(StatefulPart):
     """Chooses between the source's statistics and the stream's, of the pixels and of BatchNorms.
 
     Candidates are tried on a few images when brightness, contrast or sharpness of the stream have
@@ -82,12 +81,16 @@ class StreamTower(Stateful):
 
     pixels: Moments
     active: int
-
-    def reset(self) -> None:
-        self.reset_state()
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        self.load_state(state)
+    recent: Tensor
+    anchor: Tensor
+    weight: float
+    anchored: bool
+    lost: bool
+    tokens: float
+    left: int
+    quiet: int
+    patience: int
+    trials: int
 
     def merge(self, other: StreamTower, share: float) -> None:
         """Moments mix by their counts; the choice is that of the one with more samples."""

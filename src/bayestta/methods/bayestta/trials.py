@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayestta.state import matching
+from bayestta.state import StatefulPart
 
 EVEN = 0.25  # weight of evenness, in nats, beside confidence
 SURE = 1.5  # standard errors by which a newcomer must be better
@@ -71,10 +70,10 @@ def judge(candidate: Tensor, source: Tensor, price: float = 0.0) -> Verdict:
         return Verdict(n=n)
     sure, even = witnesses(candidate, source)
     score = sure + EVEN * even - price
-    found: list[float] = []
-    for values in (score, sure, even):
-        found += [float(values.mean()), float(values.std() / n**0.5)]
-    return Verdict(*found, n)
+    first, second, third = (
+        (float(values.mean()), float(values.std() / n**0.5)) for values in (score, sure, even)
+    )
+    return Verdict(*first, *second, *third, n)
 
 
 def signature(x: Tensor) -> Tensor:
@@ -85,16 +84,16 @@ def signature(x: Tensor) -> Tensor:
     return torch.stack([grey.mean((1, 2)), contrast, edges - contrast], 1)
 
 
-class Answers:
+class Answers(StatefulPart):
     """Answers of the candidates to the images of a trial, as a piece of state."""
 
     def __init__(self, candidates: int, classes: int) -> None:
         self.C, self.K = candidates, classes
-        self.reset()
+        self.add_state("rows", torch.zeros(0, self.C, self.K), grows=True)  # (n,C,K)
+        self.add_state("tried", torch.zeros(0, self.C, dtype=torch.bool), grows=True)
 
-    def reset(self) -> None:
-        self.rows = torch.zeros(0, self.C, self.K)  # (n,C,K)
-        self.tried = torch.zeros(0, self.C, dtype=torch.bool)
+    rows: Tensor
+    tried: Tensor
 
     def keep(self, n: int) -> None:
         """Leave the last n images."""
@@ -114,18 +113,6 @@ class Answers:
         both = self.tried[:, c] & self.tried[:, 0]
         return self.rows[both, c], self.rows[both, 0]
 
-    def state(self) -> dict[str, Any]:
-        return {"rows": self.rows.clone(), "tried": self.tried.clone()}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        rows = matching(
-            "rows", state.get("rows"), self.rows.new_zeros(1, self.C, self.K), grows=True
-        )
-        like = torch.zeros(1, self.C, dtype=torch.bool)
-        tried = matching("tried", state.get("tried"), like, grows=True)
-        if len(rows) != len(tried):
-            raise ValueError(f"{len(rows)} answers do not match {len(tried)} trials.")
-        self.rows, self.tried = rows, tried
-
-    def merge(self, other: Answers, share: float) -> None:
-        """A trial is each worker's own."""
+    def check_state(self) -> None:
+        if len(self.rows) != len(self.tried):
+            raise ValueError(f"{len(self.rows)} answers do not match {len(self.tried)} trials.")

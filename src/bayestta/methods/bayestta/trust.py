@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from bayestta.state import matching
+from bayestta.state import StatefulPart
 
 EVEN = (0.8, 0.95)  # effective classes of the sketch over K: no trust below, all of it above
 
 
-class Trust:
+class Trust(StatefulPart):
     """Running class use of the sketch, over the memory of the statistics.
 
     Gaussians that label their own samples follow a drift well while all classes are in memory.
@@ -28,11 +25,10 @@ class Trust:
     """
 
     def __init__(self, text: Tensor) -> None:
-        self._like = text
-        self.reset()
+        start = text.new_zeros(len(text), dtype=torch.float64)
+        self.add_state("used", start, merge="sum", least=0)  # (K,)
 
-    def reset(self) -> None:
-        self.used = self._like.new_zeros(len(self._like), dtype=torch.float64)  # (K,)
+    used: Tensor
 
     def update(self, sketch: Tensor, keep: float) -> None:
         """Count probabilities (B,K) of the sketch, after forgetting all but `keep`."""
@@ -47,12 +43,3 @@ class Trust:
         entropy = torch.special.entr(self.used / total).sum()
         share = float(entropy.exp()) / len(self.used)
         return min(1.0, max(0.0, (share - EVEN[0]) / (EVEN[1] - EVEN[0])))
-
-    def state(self) -> dict[str, Any]:
-        return {"used": self.used.clone()}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        self.used = matching("used", state.get("used"), self.used, least=0)
-
-    def merge(self, other: Trust, share: float) -> None:
-        self.used = self.used + other.used
