@@ -37,6 +37,7 @@ class Clock:
 
 class Model:
     name, fingerprint, dtype, device = "fake", "f00d", torch.float32, torch.device("cpu")
+    dim, input_shape = K, (K,)
 
     def __init__(self) -> None:
         self.visual = torch.nn.Identity()  # the tower, whose passes the runner times
@@ -156,7 +157,8 @@ def test_run_is_lazy() -> None:
 
 def test_seconds_are_split_and_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(sys.modules["bayestta.evaluation.steps"], "time", clock)
+    for module in ("steps", "_stopwatch"):
+        monkeypatch.setattr(sys.modules[f"bayestta.evaluation.{module}"], "time", clock)
     adapter = Fake(clock)
 
     def dawdle(_: object) -> None:
