@@ -88,9 +88,10 @@ class AdaptGaussian(Sequential):
         return (logits - self.model.bias) * gain.exp()  # the code's logits are scaled cosines
 
     def _store(self, feature: Tensor, p: Tensor, k: int) -> None:
+        before = list(self.bank.entropy[k])
         entropy = float(torch.special.entr(p).sum())
-        if self.bank.accepts(k, entropy):
-            self.bank.insert(k, entropy, feature=feature, weight=p[k])
+        self.bank.insert(k, entropy, feature=feature, weight=p[k])
+        if self.bank.entropy[k] != before:
             self._move(k, p[k].double() * feature.double(), p[k].double())
             self.last = feature
 
@@ -123,7 +124,7 @@ class AdaptGaussian(Sequential):
 
     def merge_state(self, other: AdaptGaussian, share: float) -> None:
         """Fill the bank from both; a class whose entries changed has their mean, none twice."""
-        before = [list(stored) for stored in self.bank.entropy]
+        before = [list(row) for row in self.bank.entropy]
         super().merge_state(other, share)
         for k, entropies in enumerate(before):
             if entropies != self.bank.entropy[k]:

@@ -59,7 +59,7 @@ class OGA(Adapter):
         K, D = self.text.shape
         self.cache = Cache(K, self.settings.shots, self.text, feature=D)
         self.add_state("cache", self.cache)
-        self._fitted: tuple[object, list[list[float]], tuple[Tensor, Tensor]] | None = None
+        self._fitted: tuple[Tensor, list[list[float]], tuple[Tensor, Tensor]] | None = None
 
     @torch.no_grad()
     def _adapt(self, x: Tensor) -> Tensor:
@@ -73,9 +73,11 @@ class OGA(Adapter):
         return self._answer(z, self.model.logits(z, self.text))
 
     def _store(self, z: Tensor, p: Tensor) -> None:
-        entropies, classes = -(p * (p + 1e-9).log()).sum(1), p.argmax(1)
-        limit = math.log(len(self.text))  # the entropy of an empty slot
-        for feature, k, entropy in zip(z, classes.tolist(), entropies.tolist(), strict=True):
+        # The code's -sum p ln(p + 1e-9) falls below zero by up to this shift, which changes no order.
+        shift = math.log1p(1e-9)
+        entropies = (shift - (p * (p + 1e-9).log()).sum(1)).clamp_min(0)
+        limit = shift + math.log(len(self.text))  # the entropy of an empty slot
+        for feature, k, entropy in zip(z, p.argmax(1).tolist(), entropies.tolist(), strict=True):
             if entropy < limit:
                 self.cache.insert(k, entropy, feature=feature)
 
@@ -87,11 +89,10 @@ class OGA(Adapter):
 
     def _gaussians(self) -> tuple[Tensor, Tensor]:
         """Means (K,D), and the precision times them (D,K): fitted again when an entry changed."""
-        cache = self.cache
-        last = self._fitted
-        if last is None or last[0] is not cache.columns or last[1] != cache.entropy:
-            entropies = [list(stored) for stored in cache.entropy]
-            self._fitted = last = cache.columns, entropies, self._fit()
+        feature, last = self.cache["feature"], self._fitted
+        if last is None or last[0] is not feature or last[1] != self.cache.entropy:
+            entropies = [list(row) for row in self.cache.entropy]
+            self._fitted = last = feature, entropies, self._fit()
         return last[2]
 
     def _fit(self) -> tuple[Tensor, Tensor]:
