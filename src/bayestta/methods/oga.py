@@ -73,7 +73,7 @@ class OGA(Adapter):
         return self._answer(z, self.model.logits(z, self.text))
 
     def _store(self, z: Tensor, p: Tensor) -> None:
-        # The code's -sum p ln(p + 1e-9) falls below zero by up to this shift, which changes no order.
+        # The code's -sum p ln(p + 1e-9) is below zero by up to this shift, which changes no order.
         shift = math.log1p(1e-9)
         entropies = (shift - (p * (p + 1e-9).log()).sum(1)).clamp_min(0)
         limit = shift + math.log(len(self.text))  # the entropy of an empty slot
