@@ -34,6 +34,10 @@ SPEC = {
     "dota": (1, 0, 1, "never", "before"),
     "histpt": (2, 0, 2, "never", "after"),
     "bca": (1, 0, 1, "never", "before"),
+    "oga": (1, 0, 1, "never", "after"),
+    "stata": (1, 0, 1, "never", "after"),
+    "adapt-gaussian": (1, 0, 1, "never", "after"),
+    "roid": (2, 2, 1, "never", "before"),
     "bayestta": (1, 1, 1, "never", "before"),
 }
 TEXT = {"tpt": (2, 1), "histpt": (2, 1), "adaprompt": (6, 3)}  # passes an image, or a batch
@@ -75,6 +79,10 @@ def test_views_reset_and_answer_are_the_specification_s(listed, name):
         ("dynaprompt", "paper"),
         ("adaprompt", "carry=False"),
         ("dpe", "CuPL"),
+        ("oga", "instead of 32"),
+        ("stata", "fewer neighbours (ours)"),
+        ("adapt-gaussian", "without the LLM's sentences"),
+        ("roid", "inferred"),
     ],
 )
 def test_what_is_not_the_official_code_is_said(listed, name, word):
@@ -130,6 +138,9 @@ def test_the_cost_line_is_what_a_step_does(listed, tiny_vit, name, monkeypatch):
     if name == "rotta":  # a batch of 4, and one update from a memory of up to 3
         assert B < count["forward"] <= forwards * B
         assert 0 < count["backward"] <= backwards * B
+    elif name == "roid":  # the images that are unlike the stream are augmented
+        assert B < count["forward"] <= forwards * B
+        assert B < count["backward"] <= backwards * B
     elif name == "bayestta":  # the guard's probe
         assert forwards * B <= count["forward"] <= (forwards + 0.25) * B
         assert count["backward"] == backwards * B

@@ -1,4 +1,4 @@
-"""TDA, DPE, DOTA and BCA: one encoder pass, then the features decide and not the batch size."""
+"""TDA, DPE, DOTA, BCA and ADAPT: one encoder pass, then features decide and not the batch size."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def run(adapter, x, batch):
     return torch.cat([adapter.adapt(part) for part in x.split(batch)])
 
 
-def test_four_methods():
-    assert METHODS == ["bca", "dota", "dpe", "tda"]
+def test_five_methods():
+    assert METHODS == ["adapt-gaussian", "bca", "dota", "dpe", "tda"]
 
 
 @pytest.mark.parametrize("views", [1, 20])

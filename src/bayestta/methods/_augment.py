@@ -1,4 +1,7 @@
-"""The strong augmentation of CoTTA (Wang et al., CVPR 2022), on batches of pixels; RoTTA's too."""
+"""The strong augmentation of CoTTA (Wang et al., CVPR 2022), on batches of pixels; RoTTA's too.
+
+ROID's (Marsden et al., WACV 2024) is the same without blur and noise, with reflected borders.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,12 @@ if TYPE_CHECKING:
 
 
 def augment(
-    model: VLM, x: Tensor, generator: torch.Generator, *, compat_unnormalised: bool = False
+    model: VLM,
+    x: Tensor,
+    generator: torch.Generator,
+    *,
+    compat_unnormalised: bool = False,
+    clean: bool = False,
 ) -> Tensor:
     """Augment a normalised batch (B,C,H,W): back to pixels, `distort`, normalise.
 
@@ -24,15 +32,17 @@ def augment(
     lies outside [0,1] after normalisation, more than half of most images, is then clipped away.
     """
     if compat_unnormalised:
-        return distort(x, generator)
+        return distort(x, generator, clean=clean)
     mean = torch.tensor(model.mean, device=x.device, dtype=x.dtype).view(-1, 1, 1)
     std = torch.tensor(model.std, device=x.device, dtype=x.dtype).view(-1, 1, 1)
-    return (distort(x * std + mean, generator) - mean) / std
+    return (distort(x * std + mean, generator, clean=clean) - mean) / std
 
 
 @torch.no_grad()
-def distort(x: Tensor, generator: torch.Generator) -> Tensor:
+def distort(x: Tensor, generator: torch.Generator, *, clean: bool = False) -> Tensor:
     """Colour, geometry, blur and noise of one random draw for the whole batch of pixels in [0,1].
+
+    `clean` is ROID's: no blur, no noise, and borders that are reflected instead of repeated.
 
     >>> x = torch.full((2, 3, 8, 8), 0.5)
     >>> y = distort(x, torch.Generator().manual_seed(0))
@@ -59,7 +69,7 @@ def distort(x: Tensor, generator: torch.Generator) -> Tensor:
     x = x.clamp(0, 1)
     for i in torch.randperm(len(colours), generator=generator).tolist():
         x = colours[i](x)
-    x = functional.pad(x, [size // 2] * 4, mode="replicate")
+    x = functional.pad(x, [size // 2] * 4, mode="reflect" if clean else "replicate")
     shift = x.shape[-1] / 16  # of the padded image
     x = images.affine(
         x,
@@ -69,9 +79,13 @@ def distort(x: Tensor, generator: torch.Generator) -> Tensor:
         shear=[0.0, 0.0],
         interpolation=InterpolationMode.BILINEAR,
     )
-    sigma = uniform(0.001, 0.5)
-    x = images.center_crop(images.gaussian_blur(x, [5, 5], [sigma, sigma]), [size, size])
+    if not clean:
+        sigma = uniform(0.001, 0.5)
+        x = images.gaussian_blur(x, [5, 5], [sigma, sigma])
+    x = images.center_crop(x, [size, size])
     if uniform(0, 1) < 0.5:
         x = x.flip(-1)
+    if clean:
+        return x.clamp(0, 1)
     noise = torch.randn(x.shape, generator=generator)
     return (x + 0.005 * noise.to(x)).clamp(0, 1)

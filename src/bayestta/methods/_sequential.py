@@ -1,4 +1,4 @@
-"""The base of methods that see one sample after the other: TDA, DPE, DOTA and BCA."""
+"""The base of methods that see one sample after the other: TDA, DPE, DOTA, BCA and ADAPT."""
 
 from __future__ import annotations
 
