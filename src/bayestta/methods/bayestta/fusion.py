@@ -41,6 +41,11 @@ class Fusion:
         # samples, spread of sketch and of discriminants over the classes, differing answers
         self.gauge = self._like.new_zeros(4, dtype=torch.float64)
 
+    @property
+    def ready(self) -> bool:
+        """Whether there were discriminants to compare with the sketch."""
+        return bool(self.gauge[0] > 0)
+
     def weight(self, count: Tensor, trust: float) -> float:
         """The weight of the discriminants, given the evidence per class (K,)."""
         each = float(count.mean())

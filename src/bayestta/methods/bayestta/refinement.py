@@ -60,7 +60,7 @@ class Refinement(Stateful):
         self.probe, self.judged = Pairs(PROBE, classes), Pairs(KEEP, classes)
         for name in ("tuned", "gradient", "probe", "judged"):
             self.add_state(name, getattr(self, name))
-        self.add_state("count", 0, least=0)  # images in the gradient
+        self.add_state("count", 0, merge="sum", least=0)  # images in the gradient
         self.add_state("owed", 0.0, least=0)  # images that a gradient is due for
         self.add_state("doubt", 0.0, least=0, most=1)
         self.add_state("seen", 0.0, least=0)  # images in `doubt`
@@ -69,7 +69,11 @@ class Refinement(Stateful):
         self.add_state("passed", 0, merge="sum", least=0)  # images that the gate let pass
 
     def _optimiser(self, tensors: list[Tensor]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(tensors, lr=self.lr * 0.1**self.returns)
+        return torch.optim.Adam(tensors, lr=self._rate)
+
+    @property
+    def _rate(self) -> float:
+        return self.lr * 0.1**self.returns
 
     def reset(self) -> None:
         self.reset_state()
@@ -79,7 +83,13 @@ class Refinement(Stateful):
         self.load_state(state)
 
     def merge(self, other: Refinement, share: float) -> None:
+        """Tensors are averaged, gradients added; the rate is that of the more cautious one."""
+        both = {key: self.gradient[key] + other.gradient[key] for key in self.gradient}
         self.merge_state(other, share)
+        self.gradient.tensors = both
+        self.probe.reset()  # answers of tensors that are no more
+        for group in self.tuned.optimiser.param_groups:
+            group["lr"] = self._rate
 
     @property
     def tensors(self) -> Mapping[str, Tensor] | None:
@@ -163,9 +173,13 @@ class Refinement(Stateful):
         self.count = 0
 
     def _give_way(self, reason: str) -> str:
-        self.returns += 1
-        self.tuned.reset(optimiser_only=True)  # no moments, and a tenth of the rate
+        self.slow_down(self.returns + 1)
         return reason
+
+    def slow_down(self, returns: int) -> None:
+        """Go on as after so many returns."""
+        self.returns = returns
+        self.tuned.reset(optimiser_only=True)  # no moments, and a tenth of the rate each
 
 
 class Pairs:
@@ -181,7 +195,8 @@ class Pairs:
     def add(self, first: Tensor, second: Tensor) -> None:
         first, second = first.detach(), second.detach().float().cpu()
         if len(self.second):
-            first, second = torch.cat([self.first, first]), torch.cat([self.second, second])
+            earlier = self.first.to(first.device)  # a file has no device
+            first, second = torch.cat([earlier, first]), torch.cat([self.second, second])
         self.first, self.second = first[-self.most :].clone(), second[-self.most :].clone()
 
     def state(self) -> dict[str, Any]:
