@@ -1,7 +1,7 @@
 """Refinement of the tower's norms, Eqs. 29 and 30: sharp targets, a pull to the source, a gate.
 
 Every step is judged before the next answer: undone if it moved answers too far at once, and all
-undone if the witnesses of the trials speak for the pristine tensors.
+undone if the witnesses of the trials speak for the pristine tensors, then or later.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class Refinement(Stateful):
             self.add_state(name, getattr(self, name))
         self.add_state("count", 0, merge="sum", least=0)  # images in the gradient
         self.add_state("owed", 0.0, least=0)  # images that a gradient is due for
+        self.add_state("unjudged", 0.0, least=0)  # images that are due to be judged, between steps
         self.add_state("doubt", 0.0, least=0, most=1)
         self.add_state("seen", 0.0, least=0)  # images in `doubt`
         self.add_state("moved", False, merge=lambda mine, theirs, share: mine or theirs)
@@ -110,7 +111,7 @@ class Refinement(Stateful):
         differ = float((answer.argmax(1) != sketch.argmax(1)).float().mean())
         self.doubt += share * (differ - self.doubt)
         if self.returns >= RETURNS or self.doubt < self.gate or not even:
-            return ""
+            return self._watch(x, encode) if self.moved else ""
         self.owed += self.share * n
         take = min(int(self.owed), n)
         self.owed -= int(self.owed)
@@ -154,17 +155,33 @@ class Refinement(Stateful):
         if not leap <= LEAP:  # so that NaN is too far
             self.tuned.assign(before)
             return self._give_way(f"one step moved the answers by {leap:.2f}")
-        self.judged.add(after.cpu(), encode(x, None).softmax(1))
-        if len(self.judged.second) >= ENOUGH:
-            for name, gain in zip(
-                ("sure", "even"), witnesses(self.judged.first, self.judged.second), strict=True
-            ):
-                if gain.mean() + AGAINST * gain.std() / len(gain) ** 0.5 < 0:
-                    self.tuned.assign(self.tuned.start)
-                    self.moved = False
-                    self.judged.reset()
-                    return self._give_way(f"answers became less {name} than the source's")
         self.moved = True
+        return self._judge(after, encode(x, None).softmax(1))
+
+    @torch.no_grad()
+    def _watch(self, x: Tensor, encode: Sketch) -> str:
+        """Go on judging tensors that rest, on as many images as steps would be judged on."""
+        n = len(x)
+        self.unjudged += self.share * n * PROBE / GROUP
+        take = min(int(self.unjudged), n)
+        self.unjudged -= int(self.unjudged)
+        if not take:
+            return ""
+        some = x[torch.arange(take, device=x.device) * n // take]
+        return self._judge(encode(some, self.tuned).softmax(1), encode(some, None).softmax(1))
+
+    def _judge(self, mine: Tensor, source: Tensor) -> str:
+        """All back to the start where the last answers (n,K) are clearly worse than the source's."""
+        self.judged.add(mine.cpu(), source)
+        if len(self.judged.second) < ENOUGH:
+            return ""
+        gains = witnesses(self.judged.first, self.judged.second)
+        for name, gain in zip(("sure", "even"), gains, strict=True):
+            if gain.mean() + AGAINST * gain.std() / len(gain) ** 0.5 < 0:
+                self.tuned.assign(self.tuned.start)
+                self.moved = False
+                self.judged.reset()
+                return self._give_way(f"answers became less {name} than the source's")
         return ""
 
     def _clear(self) -> None:
