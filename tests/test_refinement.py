@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from bayestta.methods.bayestta.method import BayesTTA
-from bayestta.methods.bayestta.refinement import GROUP, KEEP, PULL, RETURNS, SHARP, Pairs, Refinement
+from bayestta.methods.bayestta.refinement import (
+    GROUP,
+    KEEP,
+    PULL,
+    RETURNS,
+    SHARP,
+    Pairs,
+    Refinement,
+)
 from bayestta.models.base import place
 from conftest import tiny_vlm
 from fake_vlm import world
@@ -200,7 +208,9 @@ def test_tensors_that_rest_are_judged_too():
 
     reasons = [refinement.learn(*batch, worse, even=False) for batch in batches]
     assert refinement.steps == 1
-    assert [reason for reason in reasons if reason] == ["answers became less even than the source's"]
+    assert [reason for reason in reasons if reason] == [
+        "answers became less even than the source's"
+    ]
     assert at_start(refinement)
     assert not refinement.moved
 

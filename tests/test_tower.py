@@ -101,10 +101,14 @@ def test_blended_equals_a_forward_by_hand_and_leaves_the_model_alone():
         return (inner - mean) / (var + bn.eps).sqrt() * bn.weight + bn.bias
 
     inner = functional.silu(normalised("bn1", visual.fc1(x)))
-    theirs = normalised("bn2", visual.fc2(inner)) + normalised("downsample.1", visual.downsample[0](x))
+    theirs = normalised("bn2", visual.fc2(inner)) + normalised(
+        "downsample.1", visual.downsample[0](x)
+    )
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
     assert (ours - plain).abs().max() > 0.01
-    torch.testing.assert_close(moments["bn1"].mean.double(), visual.fc1(x).mean(0), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        moments["bn1"].mean.double(), visual.fc1(x).mean(0), rtol=1e-4, atol=1e-5
+    )
     before = moments["bn1"].mean.clone()
     with Blended(visual, moments, 0.3, learn=False):
         again = visual(x)

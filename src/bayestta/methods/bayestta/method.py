@@ -86,7 +86,9 @@ class BayesTTA(Adapter):
         for name in PARTS:
             if (part := getattr(self, name)) is not None:
                 self.add_state(name, part)
-        self._fitted: tuple[Tensor, Discriminant | None, Expected] | None = None  # the classes, factored
+        self._fitted: tuple[Tensor, Discriminant | None, Expected] | None = (
+            None  # the classes, factored
+        )
 
     # --- one step ---
 
