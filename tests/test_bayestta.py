@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
 import torch
@@ -11,12 +10,14 @@ from torch import nn
 from torch.nn import functional
 
 from bayestta.maths import stats
+from bayestta.methods.bayestta.fusion import Fusion, lean
 from bayestta.methods.bayestta.method import BayesTTA
 from fake_vlm import Fake, names, world
 from literal_bayestta import Paper, Released
 
 EPS = torch.finfo(torch.float32).eps
 LITERAL = {"released": Released, "paper": Paper}
+FORMS = ("default", "released", "paper")
 TESTED = ("statistic", "critical", "df1", "df2")
 
 
@@ -154,7 +155,6 @@ def test_the_released_choice_leaves_the_down_sampling_branch_alone():
     released, every = make(model, preset="released"), make(model, preset="paper")
     assert set(every.tuned) - set(released.tuned) == {"downsample.1.weight", "downsample.1.bias"}
     before = model.fingerprint
-    del model.__dict__["fingerprint"]
     released.adapt(stream[0][0])
     every.adapt(stream[0][0])
     assert model.fingerprint == before
@@ -181,9 +181,10 @@ def test_a_shared_covariance_leaves_only_the_distances():
 # --- the parts, one by one ---
 
 
-def test_row_b_forces_a_covariance_a_class():
+@pytest.mark.parametrize("preset", FORMS)
+def test_row_b_forces_a_covariance_per_class(preset):
     model, stream = world(3, batch=32, batches=2)
-    adapter = make(model, test="per-class")
+    adapter = make(model, preset=preset, test="per-class")
     for x, _ in stream:
         adapter.adapt(x)
     assert adapter.stats.scatter.shape == (3, 24, 24)
@@ -193,21 +194,34 @@ def test_row_b_forces_a_covariance_a_class():
     assert adapter.record["statistic"] is None
 
 
-@pytest.mark.parametrize("preset", ["default", "released", "paper"])
-def test_row_c_knows_the_current_batch_only(preset):
+@pytest.mark.parametrize("preset", FORMS)
+@pytest.mark.parametrize("test", ["shared", "per-class"])
+def test_row_c_knows_the_current_batch_only(preset, test, monkeypatch):
     model, stream = world(3, batch=32, batches=3)
-    settings = {"preset": preset, "window": True, "refine": False, "test": "shared"}
-    adapter, fresh = make(model, **settings), make(model, **settings)
+    settings = {"preset": preset, "window": True, "refine": False, "test": test}
+    adapter, fresh, weights = make(model, **settings), make(model, **settings), []
+    update = stats.GaussianStats.update
+
+    def spy(self, z, weight):
+        weights.append(weight)
+        update(self, z, weight)
+
+    monkeypatch.setattr(stats.GaussianStats, "update", spy)
     for x, _ in stream:
         adapter.adapt(x)
-        assert float(adapter.stats.seen.sum()) == pytest.approx(32)
-    if preset != "paper":  # whose posterior is that of the batch before
+        torch.testing.assert_close(adapter.stats.seen, weights[-1].double().sum(0))
+    assert float(adapter.stats.seen.sum()) <= 32 * (1 + 1e-6)
+    assert adapter.stats.structure == test
+    if preset == "default":  # the batch before says how its images are labelled
+        fresh.stats.update(model.encode_image(x), weights[-1])
+    if preset == "released":
         fresh.adapt(x)
+    if preset != "paper":
         torch.testing.assert_close(adapter.stats.scatter, fresh.stats.scatter)
         torch.testing.assert_close(adapter.stats.mean, fresh.stats.mean)
 
 
-@pytest.mark.parametrize("preset", ["default", "released", "paper"])
+@pytest.mark.parametrize("preset", ["released", "paper"])
 def test_row_d_answers_and_teaches_by_the_discriminants_alone(preset):
     model, stream = world(3, batch=32, batches=2)
     adapter = make(model, preset=preset, fusion="gda")
@@ -222,21 +236,36 @@ def test_row_d_answers_and_teaches_by_the_discriminants_alone(preset):
         torch.testing.assert_close(ratio, ratio[:1, :1].expand_as(ratio))  # alpha, nothing else
 
 
-@pytest.mark.parametrize("preset", ["default", "released", "paper"])
+def test_row_d_of_the_default_answers_by_the_discriminants_and_their_counts():
+    model, stream = world(3, batch=32, batches=3, signal=1.0)
+    adapter, with_sketch = make(model, fusion="gda", refine=False), make(model, refine=False)
+    for x, _ in stream:
+        answer = adapter.adapt(x)
+        assert not torch.allclose(answer, with_sketch.adapt(x))
+        score = adapter.fusion.scaled(adapter._classes().contrast(model.encode_image(x)))
+        leaning = (1 - adapter.trust.value) * lean(adapter.stats.seen)
+        torch.testing.assert_close(answer, score + leaning)
+
+
+@pytest.mark.parametrize("preset", FORMS)
 def test_row_e_leaves_the_encoder_alone(preset):
     model, stream = world(3, batch=32, batches=2)
     adapter = make(model, preset=preset, refine=False)
+    before = model.fingerprint
     for x, _ in stream:
         adapter.adapt(x)
         torch.testing.assert_close(
             adapter.sketch, model.logits(model.encode_image(x), adapter.text)
         )
-    assert len(adapter.tuned) == 0
+    assert not adapter.moves_tower
+    assert model.fingerprint == before
+    assert len(adapter.tuned) == 0 if preset != "default" else adapter.refinement is None
 
 
-def test_row_f_a_reset_is_a_fresh_start():
-    model, stream = world(3, batch=32, batches=4)
-    adapter, fresh = make(model), make(model)
+@pytest.mark.parametrize("settings", [{}, {"preset": "released"}, {"preset": "paper"}])
+def test_row_f_a_reset_is_a_fresh_start(settings):
+    model, stream = world(3, batch=32, batches=4, signal=0.7)
+    adapter, fresh = make(model, **settings), make(model, **settings)
     for x, _ in stream[:3]:
         adapter.adapt(x)
     adapter.reset()
@@ -244,11 +273,48 @@ def test_row_f_a_reset_is_a_fresh_start():
     assert torch.equal(adapter.adapt(stream[3][0]), fresh.adapt(stream[3][0]))
 
 
-def test_a_model_without_norms_is_refused_unless_it_stays_as_it_is():
+@pytest.mark.parametrize("preset", ["released", "paper"])
+def test_a_model_without_norms_is_refused_unless_it_stays_as_it_is(preset):
     model = Fake(nn.Linear(4, 4).double(), torch.eye(4).double())
     with pytest.raises(ValueError, match=r"0 norm layers to refine.*use refine=False"):
-        make(model)
-    assert make(model, refine=False).adapt(torch.randn(5, 4).double()).shape == (5, 4)
+        make(model, preset=preset)
+    adapter = make(model, preset=preset, refine=False)
+    assert adapter.adapt(torch.randn(5, 4).double()).shape == (5, 4)
+
+
+def test_the_default_takes_a_model_without_norms_as_it_is():
+    model = Fake(nn.Linear(4, 4).double(), torch.eye(4).double())
+    adapter = make(model)
+    assert adapter.adapt(torch.randn(5, 4).double()).shape == (5, 4)
+    assert adapter.refinement is None
+    assert adapter.tower is None
+    assert adapter.summary().keys() == {"covariance", "guard"}
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize("K", [2, 10])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_stream_of_single_images(K, narrow, seed):
+    """One image has no spread: the sketch answers until there is some."""
+    model, stream = world(K, "BatchNorm", batch=1, batches=12, seed=seed)
+    model = in_float32(model) if narrow else model
+    adapter = make(model)
+    for step, (x, _) in enumerate(stream):
+        x = x.to(model.dtype)
+        answer = adapter.adapt(x)
+        assert answer.isfinite().all()
+        if step == 0:
+            torch.testing.assert_close(answer.softmax(1), adapter.sketch.softmax(1))
+            assert torch.equal(adapter.predict(x), answer)
+
+
+@pytest.mark.parametrize("test", ["box", "per-class"])
+def test_images_that_are_all_the_same_and_classes_that_never_come(test):
+    model, stream = world(10, batch=16, batches=3)
+    adapter = make(in_float32(model), test=test)
+    same_image = stream[0][0][:1].float().expand(16, -1)
+    for x in (same_image, same_image, stream[1][0].float(), stream[2][0].float()):
+        assert adapter.adapt(x).isfinite().all()
 
 
 # --- records ---
@@ -294,13 +360,12 @@ def flat_world(different: bool, seed: int = 0, batches: int = 12):
 
 
 def waiting(**changes):
-    """The test of the default, on evidence that is neither forgotten nor bent by the answers."""
-    still = {"refine": False, "responsibilities": "sketch", "softness": 1.0, "half_life": math.inf}
-    return {**still, "units": "logit", "alpha": 1.0, "test": "box", **changes}
+    """The test of the default, on evidence that is not forgotten, with a full weight."""
+    return {"refine": False, "half_life": 1e9, "doubt": 0.0, "test": "box", **changes}
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_different_covariances_are_told_apart_without_a_jump(dtype):
+def test_different_covariances_are_told_apart(dtype):
     model, stream = flat_world(different=True)
     model = Fake(nn.Identity(), model.table.to(dtype), model.scale)
     adapter, shared = make(model, **waiting()), make(model, **waiting(test="shared"))
@@ -311,16 +376,15 @@ def test_different_covariances_are_told_apart_without_a_jump(dtype):
         if adapter.structure is None:
             assert adapter.record["waits"]
             assert adapter.record["structure"] == "shared"
-        if chosen.count("per-class") <= 1:  # the step of the switch included
-            tolerance = 1e-8 if dtype == torch.float64 else 0.02
-            torch.testing.assert_close(ours, theirs, rtol=0, atol=tolerance)
+        if chosen[-1] is None:  # the same until the test has spoken
+            assert torch.equal(ours, theirs)
     assert chosen[0] is None
     assert chosen[-1] == "per-class"
     told = adapter.summary()["covariance"]
     assert told["decided"]
     assert told["usable"]
     assert told["statistic"] > told["critical"]
-    assert (ours - theirs).abs().max() > 1  # from then on each class has its own
+    assert (ours - theirs).abs().max() > 0.1  # from then on each class has its own
     a, b = adapter.stats.covariance().diagonal(dim1=1, dim2=2).mean(1)
     assert b > 1.3 * a
 
@@ -350,7 +414,7 @@ def test_a_covariance_a_class_that_does_not_fit_stays_shared(monkeypatch):
 # --- probabilities ---
 
 
-@pytest.mark.parametrize("preset", ["default", "released", "paper"])
+@pytest.mark.parametrize("preset", ["released", "paper"])
 def test_probabilities_are_as_sure_as_the_sketch(preset):
     model, stream = world(5, batch=40, batches=4, signal=0.7, scale=20.0)
     adapter = make(model, preset=preset, alpha=100.0)
@@ -363,9 +427,23 @@ def test_probabilities_are_as_sure_as_the_sketch(preset):
     assert raw.median() > 0.999  # hundreds of nats: one-hot
     sketch = adapter.sketch.softmax(1).amax(1).mean()
     assert abs(float(p.amax(1).mean() - sketch)) < 0.15
-    warmer = make(model, preset=preset, alpha=100.0, temperature=10.0)
-    warmer.adapt(stream[0][0])
-    assert warmer.probabilities(logits).amax(1).mean() < p.amax(1).mean()
+
+
+@pytest.mark.parametrize("size", [1, 40])
+def test_probabilities_of_the_default_are_calibrated_along_the_stream(size):
+    """As sure as sketch and discriminants are of the answer, on average; not surer than right."""
+    model, stream = world(5, batch=size, batches=400 // size, signal=0.7, drift=0.0, scale=20.0)
+    adapter, sure, right = make(model, refine=False), [], []
+    for x, y in stream:
+        logits = adapter.adapt(x)
+        p = adapter.probabilities(logits)
+        assert p.dtype == logits.dtype
+        assert torch.equal(p.argmax(1), logits.argmax(1))
+        sure.append(p.amax(1))
+        right.append((p.argmax(1) == y).double())
+    late = torch.cat(sure)[-200:].mean()
+    assert float(late) == pytest.approx(adapter.temperature.target, abs=0.05)
+    assert abs(float(late - torch.cat(right)[-200:].mean())) < 0.2
 
 
 # --- state ---
@@ -373,7 +451,7 @@ def test_probabilities_are_as_sure_as_the_sketch(preset):
 
 def grown(**settings):
     """An adapter with something in every part of its state, and the rest of its stream."""
-    model, stream = world(4, "BatchNorm", batch=24, batches=8, signal=1.0)
+    model, stream = world(4, "BatchNorm", batch=24, batches=8, signal=0.7)
     adapter = make(model, **settings)
     for x, _ in stream[:5]:
         adapter.adapt(x)
@@ -386,10 +464,11 @@ def grown(**settings):
 )
 def test_save_load_go_on_equals_never_stopping(tmp_path, settings):
     adapter, rest = grown(**settings)
-    adapter.guard.events.append({"step": 1, "reason": "a test"})
-    adapter.caution = 1
-    adapter.tuned.reset(optimiser_only=True)
-    adapter.guard.trial = adapter.state(adapter.guard.watched)
+    if "preset" not in settings:
+        adapter.guard.events = [{"step": 1, "reason": "a test"}]
+        adapter.guard.good = adapter.state(adapter.guard.watched)
+        adapter.guard.trial = adapter.state(adapter.guard.watched)
+        adapter.caution = 1
     adapter.adapt(rest[0])
     adapter.save(tmp_path / "state.safetensors")
     other = make(adapter.model, **settings)
@@ -398,13 +477,45 @@ def test_save_load_go_on_equals_never_stopping(tmp_path, settings):
     if not settings:
         assert other.test.probe is not None
         assert other.guard.sums[0] > 0
-        assert float(other.guard.trial["stats/count"].sum()) > 0
+        assert float(other.guard.good["stats/count"].sum()) > 0
     assert other.summary() == adapter.summary()
-    assert other.tuned.optimiser.param_groups[0]["lr"] == pytest.approx(0.1 * adapter.settings.lr)
     for x in rest[1:]:
         assert torch.equal(other.adapt(x), adapter.adapt(x))
         assert other.record == adapter.record
     assert same_state(adapter, other)
+
+
+@pytest.mark.parametrize("at", [1, 6])
+def test_every_part_of_the_default_goes_on_from_a_file(tmp_path, tiny_rn, at):
+    """A trial under way, a half-filled gradient, tuned norms: on pixels and a real tower."""
+    rng = torch.Generator().manual_seed(0)
+    stream = [0.4 * torch.randn(12, 3, 64, 64, generator=rng) - 1.0 for _ in range(11)]
+    settings = {"gate": 0.0, "share": 0.5, "lr": 1e-4}
+    names = ["cat", "dog", "car"]
+
+    def evened(adapter):  # random weights see one class: let refinement take part all the same
+        adapter.trust.update = lambda sketch, keep: None
+        adapter.trust.used = torch.ones(3, dtype=torch.float64)
+        return adapter
+
+    adapter, other = (evened(BayesTTA(tiny_rn, names, **settings)) for _ in range(2))
+    for x in stream[:at]:
+        adapter.adapt(x)
+    assert (0 < adapter.tower.left < 32) == (at == 1)
+    if at == 1:
+        assert 0 < adapter.refinement.count < 32
+        assert any(bool(g.any()) for g in adapter.refinement.gradient.values())
+    assert adapter.refinement.moved == (at >= 6)
+    adapter.save(tmp_path / "state")
+    other.load(tmp_path / "state")
+    assert same_state(adapter, other)
+    for x in stream[at : at + 2]:
+        assert torch.equal(other.predict(x), adapter.predict(x))
+        assert torch.equal(other.adapt(x), adapter.adapt(x))
+        assert other.record == adapter.record
+    assert same_state(adapter, other)
+    adapter.reset()
+    assert same_state(evened(adapter), evened(BayesTTA(tiny_rn, names, **settings)))
 
 
 def test_the_switched_structure_survives_a_file(tmp_path):
@@ -457,17 +568,12 @@ def test_a_truncated_file_is_refused_and_changes_nothing(tmp_path, share):
 
 
 @pytest.mark.parametrize("test", ["shared", "per-class"])
-def test_two_shards_merged_equal_one_pass(test):
-    model, stream = world(4, batch=24, batches=6)
-    settings = {
-        "test": test,
-        "refine": False,
-        "responsibilities": "sketch",
-        "centre": "exact",
-        "units": "logit",
-        "half_life": math.inf,
-        "guard": False,
-    }
+def test_two_shards_merged_equal_one_pass(test, monkeypatch):
+    """Given the same responsibilities: those of the fused answer depend on what was seen."""
+    careful = property(lambda self: False)
+    monkeypatch.setattr(Fusion, "ready", careful)  # so that the sketch alone labels
+    model, stream = world(4, batch=24, batches=6, signal=1.0)
+    settings = {"test": test, "refine": False, "half_life": 1e12, "guard": False}
     whole, left, right = (make(model, **settings) for _ in range(3))
     for x, _ in stream:
         whole.adapt(x)
@@ -479,9 +585,36 @@ def test_two_shards_merged_equal_one_pass(test):
     for key in ("seen", "mean", "scatter"):
         one, two = getattr(left.stats, key), getattr(whole.stats, key)
         torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(left.trust.used, whole.trust.used)
     assert (left.samples, left.steps) == (whole.samples, whole.steps)
-    x = stream[0][0]
-    torch.testing.assert_close(left.predict(x), whole.predict(x), rtol=1e-9, atol=1e-9)
+    z = model.encode_image(stream[0][0])
+    one, two = left._classes().contrast(z), whole._classes().contrast(z)
+    torch.testing.assert_close(one, two, rtol=1e-7, atol=1e-7)
+
+
+def test_refinements_merge():
+    adapter, rest = grown(gate=0.0, share=1.0)
+    other, _ = grown(gate=0.0, share=1.0)
+    mine, theirs = adapter.refinement, other.refinement
+    theirs.slow_down(2)
+    for x in rest:
+        other.adapt(x)
+    if not mine.count:
+        adapter.adapt(rest[0])
+    count, steps = mine.count + theirs.count, mine.steps + theirs.steps
+    key = next(iter(mine.tuned))
+    gradient = mine.gradient[key] + theirs.gradient[key]
+    share = other.samples / (adapter.samples + other.samples)
+    tensor = torch.lerp(mine.tuned[key].detach(), theirs.tuned[key].detach(), share)
+    adapter.merge(other)
+    assert (mine.count, mine.steps, mine.returns) == (count, steps, 2)
+    torch.testing.assert_close(mine.gradient[key], gradient)
+    torch.testing.assert_close(mine.tuned[key].detach(), tensor)
+    assert mine.tuned.optimiser.param_groups[0]["lr"] == pytest.approx(2e-5)
+    copy = make(adapter.model, gate=0.0, share=1.0)
+    copy.load_state(adapter.state())
+    assert torch.equal(copy.adapt(rest[0]), adapter.adapt(rest[0]))
+    assert same_state(copy, adapter)
 
 
 def test_merging_into_an_untouched_copy_takes_all_over():

@@ -19,6 +19,7 @@ LEAST = 48.0  # images before the guard may speak; half of it where answers and 
 PROVEN = 256.0  # healthy images after which a state is one to return to
 KIN = 0.25  # what the sketch gives the answers, in parts of what it gives its own
 FEW, MANY = 0.5, 1.3  # classes that answers use, in parts of the sketch's
+ALONE, PAIR = 0.1, 1.7  # answers of one class, where the sketch uses two: half is all there is
 UNSURE, SPREAD, SURE, NARROW = 0.3, 0.2, 0.15, 0.75  # see `_reason`
 
 
@@ -83,7 +84,7 @@ class Guard:
         return signs, False
 
     def _return(self) -> None:
-        """Back to the last good state; slower and less trusting from there on."""
+        """Back to the last good state; `caution` counts how often."""
         adapter, caution, events = self.adapter, self.adapter.caution + 1, self.events
         if self.good:
             adapter.load_state(self.good, self.watched)
@@ -141,7 +142,7 @@ class Guard:
             return f"the sketch gives the answers {kinship:.2f} of what it gives its own"
         if n < LEAST:
             return ""
-        if ratio < FEW:
+        if ratio < FEW or (expected > PAIR and used - 1 < ALONE * (expected - 1)):
             return f"answers use {used:.1f} classes, the sketch {expected:.1f}"
         if gap < -UNSURE:
             return f"answers are less sure than the sketch, by {-gap:.2f}"

@@ -37,6 +37,11 @@ class Fusion(StatefulPart):
 
     gauge: Tensor
 
+    @property
+    def ready(self) -> bool:
+        """Whether there were discriminants to compare with the sketch."""
+        return bool(self.gauge[0] > 0)
+
     def weight(self, count: Tensor, trust: float) -> float:
         """The weight of the discriminants, given the evidence per class (K,)."""
         each = float(count.mean())

@@ -86,7 +86,9 @@ class BayesTTA(Adapter):
         for name in PARTS:
             if (part := getattr(self, name)) is not None:
                 self.add_state(name, part)
-        self._fitted: tuple[Tensor, Discriminant, Expected] | None = None  # the classes, factored
+        self._fitted: tuple[Tensor, Discriminant | None, Expected] | None = (
+            None  # the classes, factored
+        )
 
     # --- one step ---
 
@@ -99,9 +101,13 @@ class BayesTTA(Adapter):
             answer = self._answer(features, sketch, remember=True)
         self.record = self._told()
         if self.settings.guard:
+            tuned = self.refinement
+            returns = 0 if tuned is None else tuned.returns + tuned.moved
             signs, bad = self.guard.review(self.probabilities(answer), sketch)
             self.record["guard"] = signs
             if bad:
+                if tuned is not None:  # or the same steps would lead to the same end
+                    tuned.slow_down(returns)
                 return self._sketch_alone(sketch)
         if self.refinement is not None:
             even = self.trust.value > 0 and not (self.tower and self.tower.active)
@@ -164,52 +170,57 @@ class BayesTTA(Adapter):
         weighed by their agreement. The second is stable by construction: a class that the sketch
         does not see gets nothing, however sure the Gaussians are of it.
         """
-        log_p = sketch.double().log_softmax(1)
-        fused = log_p if self._empty else self._fuse(z, sketch)
+        log_p, score = sketch.double().log_softmax(1), self._score(z)
+        known = score is not None and self.fusion.ready
+        fused = log_p if score is None or not known else self._combined(sketch, score)
         joint = log_p + fused.log_softmax(1)
         careful = (joint - 0.5 * joint.logsumexp(1, keepdim=True)).exp()
-        trust = 0.0 if self._empty else self.trust.value
+        trust = self.trust.value if known else 0.0
         return trust * (fused / SOFT).softmax(1) + (1 - trust) * careful
-
-    @property
-    def _empty(self) -> bool:
-        return not bool(self.stats.seen.sum() > 0) or not bool(self.fusion.gauge[0] > 0)
 
     # --- sketch refinement by discriminant analysis ---
 
-    def _classes(self) -> Discriminant:
-        """The Gaussians of Eq. 25, fitted once per change of the statistics."""
+    def _classes(self) -> Discriminant | None:
+        """The Gaussians of Eq. 25, fitted once per change of the statistics.
+
+        None where the evidence has no spread: before the first image, and after one alone.
+        """
         seen = self.stats.seen  # replaced, never changed in place
         if self._fitted is None or self._fitted[0] is not seen:
             expected = expected_means(self.stats, self.text)
             cov = regularised(self.stats, expected.mean)
             even = torch.full_like(seen, -math.log(len(seen)))
-            self._fitted = seen, Discriminant(expected.mean, cov, even), expected
+            classes = None if cov is None else Discriminant(expected.mean, cov, even)
+            self._fitted = seen, classes, expected
         return self._fitted[1]
+
+    def _score(self, z: Tensor) -> Tensor | None:
+        classes = self._classes()
+        return None if classes is None else classes.contrast(z)
 
     @property
     def alpha(self) -> float:
         """The weight of the discriminants at this moment."""
         return self.fusion.weight(self.stats.seen, self.trust.value)
 
-    def _fuse(self, z: Tensor, sketch: Tensor) -> Tensor:
+    def _combined(self, sketch: Tensor, score: Tensor) -> Tensor:
         """Eq. 27, with no lean towards any class."""
-        score = self._classes().contrast(z)
         if self.settings.fusion == "gda":
             return self.fusion.scaled(score)
         return self.fusion(sketch, score, self.alpha)
 
     def _answer(self, z: Tensor, sketch: Tensor, *, remember: bool = False) -> Tensor:
         """Eqs. 27 and 28; a state that has seen nothing answers by the sketch."""
-        if remember:
-            self.fusion.remember(sketch, self._classes().contrast(z))
-        if self._empty:
+        score = self._score(z)
+        if score is not None and remember:
+            self.fusion.remember(sketch, score)
+        if score is None or not self.fusion.ready:
             return self._sketch_alone(sketch)
-        answer = self._fuse(z, sketch) + (1 - self.trust.value) * lean(self.stats.seen)
+        answer = self._combined(sketch, score) + (1 - self.trust.value) * lean(self.stats.seen)
         if remember:
-            score = self.fusion.scaled(self._classes().contrast(z))
             best = answer.argmax(1, keepdim=True)
-            both = [p.double().softmax(1).gather(1, best)[:, 0] for p in (sketch, score)]
+            sides = sketch.double(), self.fusion.scaled(score)
+            both = [side.softmax(1).gather(1, best)[:, 0] for side in sides]
             self.temperature.update(answer, 0.5 * (both[0] + both[1]))
         return answer.to(sketch.dtype)
 

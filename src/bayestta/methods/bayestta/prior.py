@@ -29,6 +29,7 @@ from bayestta.maths.stats import GaussianStats
 SLOPE = (0.0, 2.0)
 KAPPA = (0.5, 64.0)  # samples that the expected mean of a class is worth
 RIDGE = 3.0  # the covariance is shrunk as if RIDGE * D samples had been isotropic
+SPREAD = 1e-9  # mean squared distance of unit features from their classes, below it is rounding
 TINY = torch.finfo(torch.float64).tiny
 
 
@@ -59,10 +60,12 @@ def expected_means(stats: GaussianStats, text: Tensor) -> Expected:
     return Expected(mean, float(slope), float(kappa), float(within))
 
 
-def regularised(stats: GaussianStats, mean: Tensor) -> Tensor:
+def regularised(stats: GaussianStats, mean: Tensor) -> Tensor | None:
     """The covariance about given means, (D,D) or (K,D,D), shrunk by what its evidence lacks.
 
-    Scatter about mu_k is that about m_k plus n_k (m_k - mu_k)(m_k - mu_k)'.
+    Scatter about mu_k is that about m_k plus n_k (m_k - mu_k)(m_k - mu_k)'. What is missing is
+    isotropic, at the variance of all classes: a class that was not seen has none of its own. None
+    where there is no variance at all, as in a single image.
     """
     n, off, D = stats.seen, stats.mean - mean, mean.shape[1]
     if stats.structure == "shared":
@@ -70,6 +73,10 @@ def regularised(stats: GaussianStats, mean: Tensor) -> Tensor:
     else:
         outer = torch.einsum("k,ki,kj->kij", n, off, off)
         scatter, count = stats.scatter + outer.to(stats.wide), n
+    trace = scatter.diagonal(dim1=-2, dim2=-1).sum()
+    variance = float(trace / n.sum().clamp_min(TINY)) / D
+    if not variance * D > SPREAD:
+        return None
     count = count.clamp_min(TINY)
     share = RIDGE * D / (count + RIDGE * D)
-    return shrink(scatter, share, scale=1 / count)
+    return shrink(scatter, share, variance, scale=1 / count)

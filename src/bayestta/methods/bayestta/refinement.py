@@ -1,7 +1,7 @@
 """Refinement of the tower's norms, Eqs. 29 and 30: sharp targets, a pull to the source, a gate.
 
 Every step is judged before the next answer: undone if it moved answers too far at once, and all
-undone if the witnesses of the trials speak for the pristine tensors.
+undone if the witnesses of the trials speak for the pristine tensors, then or later.
 """
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ class Refinement(StatefulPart):
         )
         for name in ("tuned", "gradient", "probe", "judged"):
             self.add_state(name, getattr(self, name))
-        self.add_state("count", 0, least=0)
+        self.add_state("count", 0, merge="sum", least=0)
         self.add_state("owed", 0.0, least=0)
+        self.add_state("unjudged", 0.0, least=0)
         self.add_state("doubt", 0.0, least=0, most=1)
         self.add_state("seen", 0.0, least=0)
         self.add_state("moved", False, merge=lambda mine, theirs, share: mine or theirs)
@@ -75,6 +76,7 @@ class Refinement(StatefulPart):
     returns: int
     count: int  # images in the gradient
     owed: float  # images that a gradient is due for
+    unjudged: float  # images that are due to be judged, between steps
     doubt: float  # share of images on which answer and sketch differ
     seen: float  # images in `doubt`
     moved: bool
@@ -82,11 +84,24 @@ class Refinement(StatefulPart):
     passed: int  # images that the gate let pass
 
     def _optimiser(self, tensors: list[Tensor]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(tensors, lr=self.lr * 0.1**self.returns)
+        return torch.optim.Adam(tensors, lr=self._rate)
+
+    @property
+    def _rate(self) -> float:
+        return self.lr * 0.1**self.returns
 
     def reset(self) -> None:
         self.reset_state()
         self.tuned.reset(optimiser_only=True)  # at the first rate again
+
+    def merge(self, other: Refinement, share: float) -> None:
+        """Tensors are averaged, gradients added; the rate is that of the more cautious one."""
+        both = {key: self.gradient[key] + other.gradient[key] for key in self.gradient}
+        self.merge_state(other, share)
+        self.gradient.tensors = both
+        self.probe.reset()  # answers of tensors that are no more
+        for group in self.tuned.optimiser.param_groups:
+            group["lr"] = self._rate
 
     @property
     def tensors(self) -> Mapping[str, Tensor] | None:
@@ -108,7 +123,7 @@ class Refinement(StatefulPart):
         differ = float((answer.argmax(1) != sketch.argmax(1)).float().mean())
         self.doubt += share * (differ - self.doubt)
         if self.returns >= RETURNS or self.doubt < self.gate or not even:
-            return ""
+            return self._watch(x, encode) if self.moved else ""
         self.owed += self.share * n
         take = min(int(self.owed), n)
         self.owed -= int(self.owed)
@@ -152,17 +167,33 @@ class Refinement(StatefulPart):
         if not leap <= LEAP:  # so that NaN is too far
             self.tuned.assign(before)
             return self._give_way(f"one step moved the answers by {leap:.2f}")
-        self.judged.add(after.cpu(), encode(x, None).softmax(1))
-        if len(self.judged.second) >= ENOUGH:
-            for name, gain in zip(
-                ("sure", "even"), witnesses(self.judged.first, self.judged.second), strict=True
-            ):
-                if gain.mean() + AGAINST * gain.std() / len(gain) ** 0.5 < 0:
-                    self.tuned.assign(self.tuned.start)
-                    self.moved = False
-                    self.judged.reset()
-                    return self._give_way(f"answers became less {name} than the source's")
         self.moved = True
+        return self._judge(after, encode(x, None).softmax(1))
+
+    @torch.no_grad()
+    def _watch(self, x: Tensor, encode: Sketch) -> str:
+        """Go on judging tensors that rest, on as many images as steps would be judged on."""
+        n = len(x)
+        self.unjudged += self.share * n * PROBE / GROUP
+        take = min(int(self.unjudged), n)
+        self.unjudged -= int(self.unjudged)
+        if not take:
+            return ""
+        some = x[torch.arange(take, device=x.device) * n // take]
+        return self._judge(encode(some, self.tuned).softmax(1), encode(some, None).softmax(1))
+
+    def _judge(self, mine: Tensor, source: Tensor) -> str:
+        """All back to the start where the last answers (n,K) are clearly worse than the source's."""
+        self.judged.add(mine.cpu(), source)
+        if len(self.judged.second) < ENOUGH:
+            return ""
+        gains = witnesses(self.judged.first, self.judged.second)
+        for name, gain in zip(("sure", "even"), gains, strict=True):
+            if gain.mean() + AGAINST * gain.std() / len(gain) ** 0.5 < 0:
+                self.tuned.assign(self.tuned.start)
+                self.moved = False
+                self.judged.reset()
+                return self._give_way(f"answers became less {name} than the source's")
         return ""
 
     def _clear(self) -> None:
@@ -171,9 +202,13 @@ class Refinement(StatefulPart):
         self.count = 0
 
     def _give_way(self, reason: str) -> str:
-        self.returns += 1
-        self.tuned.reset(optimiser_only=True)  # no moments, and a tenth of the rate
+        self.slow_down(self.returns + 1)
         return reason
+
+    def slow_down(self, returns: int) -> None:
+        """Go on as after so many returns."""
+        self.returns = returns
+        self.tuned.reset(optimiser_only=True)  # no moments, and a tenth of the rate each
 
 
 class Pairs(StatefulPart):
@@ -193,7 +228,8 @@ class Pairs(StatefulPart):
     def add(self, first: Tensor, second: Tensor) -> None:
         first, second = first.detach().to(self.like), second.detach().to(self.second)
         if len(self.second):
-            first, second = torch.cat([self.first, first]), torch.cat([self.second, second])
+            earlier = self.first.to(first.device)  # a file has no device
+            first, second = torch.cat([earlier, first]), torch.cat([self.second, second])
         self.first, self.second = first[-self.most :].clone(), second[-self.most :].clone()
 
     def check_state(self) -> None:

@@ -1,0 +1,277 @@
+"""Refinement: the step by hand, the gate, the share, and every way in which it gives way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from bayestta.methods.bayestta.method import BayesTTA
+from bayestta.methods.bayestta.refinement import (
+    GROUP,
+    KEEP,
+    PULL,
+    RETURNS,
+    SHARP,
+    Pairs,
+    Refinement,
+)
+from bayestta.models.base import place
+from conftest import tiny_vlm
+from fake_vlm import world
+
+K = 4
+
+
+def made(*, lr=1e-3, share=1.0, gate=0.0, kind="LayerNorm"):
+    """A refinement, the function that asks its tower, and a stream of (x, answer, sketch)."""
+    model, stream = world(K, kind, batch=16, batches=40, signal=0.7, scale=10.0)
+    rng = torch.Generator().manual_seed(0)
+    refinement = Refinement(model, rng, lr=lr, share=share, gate=gate, classes=K)
+
+    def encode(x, tensors):
+        return model.logits(model.encode_image(x, tensors), model.table)
+
+    def batches():
+        for x, y in stream:
+            sketch = encode(x, refinement.tensors)
+            answer = sketch + 3.0 * torch.nn.functional.one_hot(y, K)
+            yield x, answer, sketch
+
+    return refinement, encode, batches()
+
+
+def tensors(refinement):
+    return refinement.tuned.snapshot()
+
+
+def at_start(refinement):
+    start = refinement.tuned.start
+    return all(torch.equal(value, start[key]) for key, value in refinement.tuned.items())
+
+
+def rate(refinement):
+    return refinement.tuned.optimiser.param_groups[0]["lr"]
+
+
+# --- the step ---
+
+
+def test_a_step_is_adam_on_sharp_targets_and_a_little_back():
+    refinement, encode, batches = made()
+    seen = [next(batches), next(batches)]
+    assert GROUP == sum(len(x) for x, _, _ in seen)
+    own = {key: v.clone().requires_grad_() for key, v in refinement.tuned.start.items()}
+    adam = torch.optim.Adam(own.values(), lr=1e-3)
+    loss = torch.zeros(())
+    for x, answer, _ in seen:
+        target = (SHARP * answer).softmax(1)
+        loss = loss - (target * encode(x, own).log_softmax(1)).sum() / GROUP
+    loss.backward()
+    adam.step()
+    first = refinement.learn(*seen[0], encode, even=True)
+    assert (first, refinement.steps, refinement.count) == ("", 0, 16)
+    assert refinement.tensors is None
+    refinement.learn(*seen[1], encode, even=True)
+    assert (refinement.steps, refinement.count, refinement.moved) == (1, 0, True)
+    for key, value in refinement.tensors.items():
+        start = refinement.tuned.start[key]
+        expected = own[key].detach() + PULL * (start - own[key].detach())
+        torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-12)
+        assert not value.requires_grad
+    assert not any(bool(g.any()) for g in refinement.gradient.values())
+
+
+def test_it_learns_what_the_answers_say():
+    refinement, encode, batches = made()
+    seen = [next(batches) for _ in range(6)]
+
+    def loss():
+        return -sum(
+            float((answer.softmax(1) * encode(x, refinement.tensors).log_softmax(1)).sum())
+            for x, answer, _ in seen
+        )
+
+    before = loss()
+    for batch in seen:
+        assert refinement.learn(*batch, encode, even=True) == ""
+    assert refinement.steps == 3
+    assert loss() < before
+
+
+# --- the gate and the share ---
+
+
+def test_nothing_is_learnt_where_answer_and_sketch_agree():
+    refinement, encode, batches = made(gate=0.04)
+    for x, _, sketch in batches:
+        assert refinement.learn(x, 2 * sketch, sketch, encode, even=True) == ""
+    assert (refinement.passed, refinement.steps, refinement.doubt) == (0, 0, 0)
+    assert refinement.tensors is None
+
+
+def test_nothing_is_learnt_from_a_stream_that_is_not_even():
+    refinement, encode, batches = made()
+    for batch in batches:
+        refinement.learn(*batch, encode, even=False)
+    assert (refinement.passed, refinement.steps) == (0, 0)
+    assert refinement.doubt > 0  # but it is watched
+
+
+def test_doubt_is_a_running_mean():
+    refinement, encode, batches = made(gate=1.0)
+    differ = []
+    for step in range(6):
+        x, answer, sketch = next(batches)
+        refinement.learn(x, answer, sketch, encode, even=True)
+        differ.append(float((answer.argmax(1) != sketch.argmax(1)).double().mean()))
+        assert refinement.doubt == pytest.approx(sum(differ) / (step + 1), abs=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 3, 16])
+@pytest.mark.parametrize("share", [0.1, 0.25, 1.0])
+def test_the_share_of_images_holds_for_any_batch(size, share):
+    refinement, encode, batches = made(share=share, lr=0.0)
+    passes, n = 0, 0
+
+    def counting(x, tensors):
+        nonlocal passes
+        passes += len(x) if torch.is_grad_enabled() else 0
+        return encode(x, tensors)
+
+    for _ in range(5):
+        x, answer, sketch = next(batches)
+        for part in zip(x.split(size), answer.split(size), sketch.split(size), strict=True):
+            refinement.learn(*part, counting, even=True)
+            n += len(part[0])
+    assert refinement.passed == passes
+    assert share * n - 1 <= passes <= share * n + 1e-6
+
+
+# --- giving way ---
+
+
+def test_a_leap_is_undone_and_the_rate_falls():
+    refinement, encode, batches = made(lr=50.0)
+    next_reason = ""
+    while not next_reason:
+        next_reason = refinement.learn(*next(batches), encode, even=True)
+    assert next_reason.startswith("one step moved the answers by")
+    assert at_start(refinement)
+    assert refinement.tensors is None
+    assert (refinement.returns, refinement.count) == (1, 0)
+    assert rate(refinement) == pytest.approx(5.0)
+    assert not refinement.tuned.optimiser.state
+
+
+def test_answers_that_are_no_numbers_are_a_leap():
+    refinement, encode, batches = made()
+
+    def broken(x, tensors):
+        logits = encode(x, tensors)
+        return logits if torch.is_grad_enabled() else logits * torch.nan
+
+    reasons = [refinement.learn(*next(batches), broken, even=True) for _ in range(2)]
+    assert reasons[-1] == "one step moved the answers by nan"
+    assert at_start(refinement)
+
+
+@pytest.mark.parametrize("word", ["sure", "even"])
+def test_the_witnesses_call_all_of_it_back(word):
+    refinement, encode, batches = made()
+    tilt = torch.tensor([30.0, 0, 0, 0]).double()
+
+    def worse(x, tensors):
+        logits = encode(x, tensors)
+        if tensors is None:
+            return logits
+        return 0.05 * logits if word == "sure" else logits + tilt
+
+    reasons = [refinement.learn(*batch, worse, even=True) for batch in batches]
+    first = next(reason for reason in reasons if reason)
+    assert first == f"answers became less {word} than the source's"
+    assert at_start(refinement)
+    assert not refinement.moved
+    assert refinement.returns == RETURNS  # it never got better
+    assert rate(refinement) == pytest.approx(1e-6)
+
+
+def test_tensors_that_rest_are_judged_too():
+    """A tower that broke may close the gate itself: no further step would ever judge it."""
+    refinement, encode, batches = made()
+    for _ in range(2):
+        refinement.learn(*next(batches), encode, even=True)
+    assert refinement.moved
+    tilt = torch.tensor([30.0, 0, 0, 0]).double()
+
+    def worse(x, tensors):
+        return encode(x, tensors) + (0 if tensors is None else tilt)
+
+    reasons = [refinement.learn(*batch, worse, even=False) for batch in batches]
+    assert refinement.steps == 1
+    assert [reason for reason in reasons if reason] == [
+        "answers became less even than the source's"
+    ]
+    assert at_start(refinement)
+    assert not refinement.moved
+
+
+def test_three_returns_end_it():
+    refinement, encode, batches = made(lr=1e6)
+    reasons = [refinement.learn(*batch, encode, even=True) for batch in batches]
+    assert sum(bool(reason) for reason in reasons) == refinement.returns == RETURNS
+    assert at_start(refinement)
+    passed = refinement.passed
+    assert passed < 40 * 16
+    refinement.reset()
+    assert (refinement.returns, rate(refinement)) == (0, pytest.approx(1e6))
+
+
+def test_what_judges_is_bounded_and_checked():
+    pairs = Pairs(5, K)
+    for n in (3, 4, 1):
+        pairs.add(torch.full((n, 2), float(n)), torch.full((n, K), 0.25))
+    assert pairs.first[:, 0].tolist() == [4, 4, 4, 4, 1]
+    other = Pairs(5, K)
+    other.load(pairs.state())
+    assert torch.equal(other.first, pairs.first)
+    with pytest.raises(ValueError, match="first is no tensor"):
+        other.load({"first": [1.0], "second": torch.zeros(1, K)})
+    with pytest.raises(ValueError, match="6 and 6 entries are not 5 pairs"):
+        other.load({"first": torch.zeros(6, 2), "second": torch.zeros(6, K)})
+    refinement, encode, batches = made(lr=1e-4)
+    for batch in batches:
+        refinement.learn(*batch, encode, even=True)
+    assert len(refinement.judged.second) <= KEEP
+
+
+# --- in the adapter ---
+
+
+def test_a_model_in_bfloat16_is_never_written_to():
+    model = tiny_vlm("mini-vit")
+    place(model, torch.device("cpu"), torch.bfloat16)
+    adapter = BayesTTA(model, ["cat", "dog", "car"], gate=0.0, share=1.0, guard=False)
+    adapter.trust.update = lambda sketch, keep: None
+    adapter.trust.used = torch.ones(3, dtype=torch.float64)  # as if the stream were even
+    before = model.fingerprint
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        adapter.adapt(torch.randn(16, 3, 32, 32, generator=rng))
+    assert adapter.refinement.steps == 1
+    assert adapter.refinement.moved
+    assert not at_start(adapter.refinement)
+    assert {v.dtype for v in adapter.refinement.tuned.values()} == {torch.float32}
+    assert model.fingerprint == before
+    assert not any(p.requires_grad or p.grad is not None for p in model.visual.parameters())
+    assert not model.visual.training
+
+
+def test_it_works_inside_no_grad():
+    model, stream = world(K, batch=32, batches=3, signal=0.7, scale=10.0)
+    names = [str(k) for k in range(K)]
+    one, two = (BayesTTA(model, names, ["{}"], gate=0.0, share=1.0) for _ in range(2))
+    for x, _ in stream:
+        with torch.no_grad():
+            a = one.adapt(x)
+        assert torch.equal(a, two.adapt(x))
+    assert one.refinement.steps == two.refinement.steps

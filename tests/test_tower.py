@@ -1,0 +1,368 @@
+"""The tower under statistics of the stream: moments, blends, pixels, trials and their account."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from bayestta.methods.bayestta.tower import RATE, SAVINGS, StreamTower
+from bayestta.methods.bayestta.trials import (
+    AGAINST,
+    LEAST,
+    MARGIN,
+    SURE,
+    Answers,
+    Verdict,
+    judge,
+    signature,
+    witnesses,
+)
+from bayestta.models._stream_statistics import (
+    MEMORY,
+    PRIOR,
+    Blended,
+    Moments,
+    batch_norm_moments,
+    channel_moments,
+    restored_pixels,
+)
+from fake_vlm import PIXELS, Fake, tower
+
+K, SIDE = 5, 8
+
+
+# --- moments ---
+
+
+@pytest.mark.parametrize("sizes", [(40,), (1,) * 12, (3, 30, 7)])
+def test_moments_are_exact_for_any_split(sizes):
+    rng = torch.Generator().manual_seed(0)
+    batches = [3 + torch.randn(n, 2, 5, 5, generator=rng) for n in sizes]
+    moments = Moments(torch.zeros(2), torch.ones(2))
+    for x in batches:
+        moments.add(*channel_moments(x), len(x))
+    whole = torch.cat(batches)
+    torch.testing.assert_close(moments.mean, whole.mean((0, 2, 3)))
+    torch.testing.assert_close(moments.var, whole.var((0, 2, 3), correction=0))
+    n = sum(sizes)
+    assert moments.trust == pytest.approx(n / (n + PRIOR))
+
+
+def test_moments_merge_forget_and_go_on():
+    rng = torch.Generator().manual_seed(0)
+    a, b = torch.randn(20, 2, 4, 4, generator=rng), 2 + torch.randn(30, 2, 4, 4, generator=rng)
+    one, two, both = (Moments(torch.zeros(2), torch.ones(2)) for _ in range(3))
+    one.add(*channel_moments(a), 20)
+    two.add(*channel_moments(b), 30)
+    both.add(*channel_moments(torch.cat([a, b])), 50)
+    one.merge(two, 0.6)
+    torch.testing.assert_close(one.mean, both.mean)
+    torch.testing.assert_close(one.var, both.var)
+    before = one.mean.clone()
+    one.merge(Moments(torch.zeros(2), torch.ones(2)), 0.0)
+    assert torch.equal(one.mean, before)
+    two.load(one.state())
+    assert torch.equal(two.mean, one.mean)
+    for _ in range(10):
+        one.add(*channel_moments(a), 20)
+    assert one.n == MEMORY
+    one.loosen()
+    one.add(*channel_moments(a), 20)
+    assert (one.mean - a.mean((0, 2, 3))).abs().max() < 0.2
+    one.reset()
+    assert (one.n, one.trust) == (0, 0)
+    with pytest.raises(ValueError, match="var ranges from -1"):
+        one.load({"mean": torch.zeros(2), "var": -torch.ones(2), "n": 1.0})
+
+
+# --- blended BatchNorms ---
+
+
+def test_blended_equals_a_forward_by_hand_and_leaves_the_model_alone():
+    visual = tower("BatchNorm", 24, 0)
+    frozen = {key: value.clone() for key, value in visual.state_dict().items()}
+    moments = batch_norm_moments(visual)
+    assert set(moments) == {"bn1", "bn2", "downsample.1"}
+    rng = torch.Generator().manual_seed(1)
+    x = 1 + torch.randn(40, PIXELS, generator=rng, dtype=torch.float64)
+    plain = visual(x)
+    with Blended(visual, moments, 0.3, learn=True):
+        ours = visual(x)
+    share = 0.3 * 40 / (40 + PRIOR)
+
+    def normalised(name, inner):
+        bn = visual.get_submodule(name)
+        mean = (1 - share) * bn.running_mean + share * inner.mean(0)
+        var = (1 - share) * bn.running_var + share * inner.var(0, correction=0)
+        return (inner - mean) / (var + bn.eps).sqrt() * bn.weight + bn.bias
+
+    inner = functional.silu(normalised("bn1", visual.fc1(x)))
+    theirs = normalised("bn2", visual.fc2(inner)) + normalised(
+        "downsample.1", visual.downsample[0](x)
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+    assert (ours - plain).abs().max() > 0.01
+    torch.testing.assert_close(
+        moments["bn1"].mean.double(), visual.fc1(x).mean(0), rtol=1e-4, atol=1e-5
+    )
+    before = moments["bn1"].mean.clone()
+    with Blended(visual, moments, 0.3, learn=False):
+        again = visual(x)
+    torch.testing.assert_close(again, ours)
+    assert torch.equal(moments["bn1"].mean, before)
+    assert torch.equal(visual(x), plain)
+    assert all(torch.equal(value, frozen[key]) for key, value in visual.state_dict().items())
+
+
+# --- pixels ---
+
+
+def test_restored_pixels_have_the_statistics_of_the_source():
+    rng = torch.Generator().manual_seed(0)
+    x = 0.2 * torch.randn(60, 3, 9, 9, generator=rng) - 1.5
+    source = torch.tensor([0.1, 0.0, -0.1]), torch.tensor([1.0, 0.9, 1.1])
+    moments = Moments(source[0], source[1] ** 2)
+    torch.testing.assert_close(restored_pixels(x, moments, source), x)  # nothing seen: as it is
+    moments.add(*channel_moments(x), 60)
+    y = restored_pixels(x, moments, source)
+    trust = 60 / (60 + PRIOR)
+    mean, deviation = x.mean((0, 2, 3)), x.std((0, 2, 3), correction=0)
+    torch.testing.assert_close(y.mean((0, 2, 3)), mean + trust * (source[0] - mean))
+    expected = deviation + trust * (source[1] - deviation)
+    torch.testing.assert_close(y.std((0, 2, 3), correction=0), expected)
+
+
+def test_the_signature_sees_brightness_contrast_and_sharpness():
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(6, 3, 16, 16, generator=rng)
+    plain = signature(x)
+    brighter, flatter = signature(x + 2), signature(0.5 * x)
+    torch.testing.assert_close(brighter[:, 0], plain[:, 0] + 2)
+    torch.testing.assert_close(brighter[:, 1:], plain[:, 1:], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(flatter[:, 1], plain[:, 1] + math.log(0.5))
+    torch.testing.assert_close(flatter[:, 2], plain[:, 2])
+    blurred = functional.avg_pool2d(x, 3, 1, 1)
+    assert bool((signature(blurred)[:, 2] < plain[:, 2]).all())
+
+
+# --- trials ---
+
+
+def answers(n, sure, seed=0, only=None):
+    """Probabilities whose best class has `sure`; all of one class if `only`."""
+    y = torch.arange(n) % K if only is None else torch.full((n,), only)
+    rng = torch.Generator().manual_seed(seed)
+    top = (sure + 0.02 * torch.randn(n, generator=rng)).clamp(0.25, 0.999)
+    p = ((1 - top) / (K - 1))[:, None].repeat(1, K)
+    p[torch.arange(n), y] = top
+    return p
+
+
+def test_the_mean_of_the_second_witness_is_the_difference_of_entropies():
+    rng = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(50, K, generator=rng).softmax(1) for _ in range(2))
+    sure, even = witnesses(a, b)
+    entropy = [float(torch.special.entr(p.mean(0)).sum()) for p in (a, b)]
+    assert float(even.mean()) == pytest.approx(entropy[0] - entropy[1], abs=1e-6)
+    assert float(sure.mean()) == pytest.approx(float(a.amax(1).mean() - b.amax(1).mean()), abs=1e-6)
+
+
+def test_the_rules_of_acceptance():
+    good = {"score": 0.1, "score_error": 0.01, "confidence": 0.1, "confidence_error": 0.01}
+    good |= {"evenness": 0.0, "evenness_error": 0.01, "n": LEAST}
+
+    def accepted(in_use=False, mixes=False, **changes):
+        return Verdict(**{**good, **changes}).accepted(in_use=in_use, mixes=mixes)
+
+    assert accepted()
+    assert accepted(in_use=True, mixes=True)
+    for in_use in (False, True):
+        assert not accepted(in_use=in_use, n=LEAST - 1)
+        assert not accepted(in_use=in_use, evenness=-AGAINST * 0.01 - 1e-6)
+        assert accepted(in_use=in_use, evenness=-AGAINST * 0.01 + 1e-6)
+    noise = (0.1 - MARGIN) / SURE
+    assert accepted(score_error=noise - 1e-6)
+    assert not accepted(score_error=noise + 1e-6)
+    assert accepted(in_use=True, score_error=1.0)  # one in use stays while it is not worse
+    assert not accepted(in_use=True, score=-0.001)
+    assert not accepted(confidence=-0.001)
+    assert accepted(confidence=0.005)
+    assert not accepted(confidence=0.005, mixes=True)
+    assert accepted(in_use=True, confidence=-0.005)
+    assert not accepted(in_use=True, confidence=-0.02)
+    assert not Verdict().accepted(in_use=False, mixes=False)
+
+
+def test_surer_and_as_even_wins_but_surer_and_less_even_does_not():
+    source = answers(32, 0.5)
+    better, collapsed = judge(answers(32, 0.7), source), judge(answers(32, 0.95, only=2), source)
+    assert better.accepted(in_use=False, mixes=True)
+    assert collapsed.confidence > better.confidence
+    assert not collapsed.accepted(in_use=False, mixes=False)
+    assert not collapsed.accepted(in_use=True, mixes=False)
+    assert not judge(source, source).accepted(in_use=False, mixes=False)
+    assert judge(source[:3], source[:3]).n == 3
+
+
+def test_answers_remember_who_was_asked():
+    kept = Answers(3, K)
+    kept.add({0: answers(6, 0.5), 1: answers(6, 0.6), 2: answers(6, 0.7)})
+    kept.add({0: answers(4, 0.5), 2: answers(4, 0.8)})
+    assert [len(kept.pair(c)[0]) for c in (1, 2)] == [6, 10]
+    other = Answers(3, K)
+    other.load(kept.state())
+    assert torch.equal(other.pair(2)[0], kept.pair(2)[0])
+    kept.keep(4)
+    assert [len(kept.pair(c)[0]) for c in (1, 2)] == [0, 4]
+    kept.keep(0)
+    assert len(kept.rows) == 0
+    other.load(kept.state())
+    with pytest.raises(ValueError, match="2 answers do not match 1"):
+        other.load({"rows": torch.zeros(2, 3, K), "tried": torch.zeros(1, 3, dtype=torch.bool)})
+
+
+# --- the tower ---
+
+
+class Small(nn.Sequential):
+    """Convolutions that know their images at one brightness and contrast only."""
+
+    def __init__(self) -> None:
+        conv, norm = nn.Conv2d(3, 12, 3), nn.BatchNorm2d(12)
+        super().__init__(conv, norm, nn.ReLU(), nn.Flatten(), nn.Linear(12 * (SIDE - 2) ** 2, 16))
+
+
+class Counting(Fake):
+    images = 0
+
+    def encode_image(self, x, params=None, norms="source"):
+        self.images += len(x)
+        return super().encode_image(x, params, norms)
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A model, its text and a function that draws images of it."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        visual, patterns = Small(), torch.randn(K, 3, SIDE, SIDE)
+        rng = torch.Generator().manual_seed(1)
+
+        def draw(n):
+            y = torch.randint(K, (n,), generator=rng)
+            noise = torch.randn(n, 3, SIDE, SIDE, generator=rng)
+            return 0.8 * patterns[y] + 0.6 * noise, y
+
+        visual.train()(draw(512)[0])
+        for _ in range(40):
+            visual(draw(128)[0])
+        visual.eval()
+        with torch.no_grad():
+            x, y = draw(2000)
+            features = functional.normalize(visual(x), dim=1)
+            text = torch.stack([features[y == k].mean(0) for k in range(K)])
+    return Counting(visual, text - text.mean(0), scale=12.0), draw
+
+
+def run(model, stream):
+    chosen, hits = StreamTower(model, model.table), []
+    for x, y in stream:
+        with torch.no_grad():
+            z = chosen.features(x, None)
+        hits.append((model.logits(z, model.table).argmax(1) == y).float())
+    return chosen, torch.cat(hits)
+
+
+def dark(batch):
+    x, y = batch
+    return 0.25 * x - 1.5, y
+
+
+def test_the_source_stays_where_nothing_is_to_be_gained(small):
+    model, draw = small
+    chosen, hits = run(model, [draw(64) for _ in range(12)])
+    assert chosen.active == 0
+    assert chosen.in_use == {"pixels": 0.0, "batch_norms": 0.0}
+    assert hits.mean() > 0.9
+
+
+@pytest.mark.parametrize("size", [1, 8, 64])
+def test_a_dark_stream_gets_its_own_pixel_statistics(small, size):
+    model, draw = small
+    stream = [dark(draw(size)) for _ in range(320 // size)]
+    chosen, hits = run(model, stream)
+    with torch.no_grad():
+        plain = [model.logits(model.encode_image(x), model.table).argmax(1) == y for x, y in stream]
+    assert chosen.active != 0
+    assert chosen.in_use["pixels"] > 0.9
+    assert hits[160:].mean() > torch.cat(plain).float().mean() + 0.1
+
+
+def test_a_change_of_light_is_noticed_and_left_again(small):
+    model, draw = small
+    chosen, active = StreamTower(model, model.table), []
+    stages = ([draw(32) for _ in range(10)], [dark(draw(32)) for _ in range(20)])
+    for stream in (*stages, [draw(32) for _ in range(30)]):
+        for x, _ in stream:
+            chosen.features(x, None)
+        active.append(chosen.active)
+    assert active[0] == 0
+    assert active[1] != 0
+    assert chosen.trials >= 2
+
+
+@pytest.mark.parametrize("size", [1, 16, 64])
+def test_trials_stay_within_their_account(small, size):
+    model, draw = small
+    chosen, n, model.images = StreamTower(model, model.table), 0, 0
+    for step in range(1200 // size):
+        batch = draw(size)
+        x, _ = dark(batch) if (step * size // 100) % 2 else batch  # never at rest
+        chosen.features(x, None)
+        n += size
+    once = 16 * (len(chosen.candidates) - 1) + 3 * 32
+    assert model.images >= n
+    assert model.images - n <= SAVINGS + RATE * n + once
+
+
+def test_a_surer_but_less_even_candidate_is_refused(small, monkeypatch):
+    model, draw = small
+    chosen = StreamTower(model, model.table)
+
+    def encode(x, which, params, *, learn=False):
+        z = model.encode_image(x)
+        return z if which == 0 else functional.normalize(0.1 * z + model.table[1], dim=1)
+
+    monkeypatch.setattr(chosen, "encode", encode)
+    for _ in range(6):
+        chosen.features(draw(32)[0], None)
+    verdicts = chosen._verdicts()
+    assert chosen.active == 0
+    assert all(v.confidence > 0 > v.evenness for v in verdicts[1:])
+
+
+def test_the_tower_goes_on_and_merges(small):
+    model, draw = small
+    first, second, third = (StreamTower(model, model.table) for _ in range(3))
+    for _ in range(3):
+        first.features(dark(draw(8))[0], None)
+    assert 0 < first.left < 32
+    second.load(first.state())
+    x = [dark(draw(8))[0] for _ in range(12)]
+    for one in x:
+        assert torch.equal(first.features(one, None), second.features(one, None))
+    assert first.active == second.active != 0
+    third.features(draw(8)[0], None)
+    n = first.pixels.n + third.pixels.n
+    third.merge(first, 0.9)
+    assert third.active == first.active
+    assert third.pixels.n == min(n, MEMORY)
+    first.reset()
+    fresh = StreamTower(model, model.table)
+    assert first.active == 0
+    y = draw(8)[0]
+    assert torch.equal(first.features(y, None), fresh.features(y, None))
