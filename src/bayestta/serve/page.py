@@ -1,0 +1,2 @@
+PAGE = "<!doctype html><title>x</title>"
+POLICY = "default-src 'self'"
