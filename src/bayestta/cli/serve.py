@@ -128,13 +128,14 @@ def serve(
             model, store, options, classes=names, shards=shards, device=device, precision=precision
         )
         return
-    vlm = jobs.open_model(show, model, device=device, precision=precision)
     serve(
-        vlm,
+        lambda: jobs.open_model(show, model, device=device, precision=precision),
         store,
         options,
         classes=names,
-        on_ready=lambda address: show.say(f"Serving {vlm.name} at {address} (Ctrl-C ends it)"),
+        on_ready=lambda address: print(
+            f"Serving {model} at {address} (Ctrl-C ends it)", flush=True
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""Changes of an adapter beside learning: labels, reset, rollback, merge and a state from outside."""
+"""Changes beside learning: labels, reset, rollback, merge and a state from outside."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from bayestta.serve.trail import Trail
 from bayestta.state import taken
 
 LABELLED = 4096  # labels whose repetition is recognised
+SPARK = 40  # points of the small curve on the page
 PARTS = ("drift", "harm", "trail")
 
 
@@ -122,6 +123,7 @@ class Hosted:
             "guard_returns": adapter.caution,
             "returned": self.returned,
             **self.trail.numbers(),
+            "spark": [point["accuracy"] for point in self.trail.points[-SPARK:]],
             "drift": self.drift.summary(),
             "harm": self.harm.summary(),
         }

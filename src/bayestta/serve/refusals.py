@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-class Refusal(Exception):
+class Refusal(Exception):  # noqa: N818 - a refusal is an answer too
     """What the service says instead of an answer; becomes a JSON error.
 
     >>> refusal = Refusal(404, "adapter_unknown", "there is no adapter 'a'", "create it first")

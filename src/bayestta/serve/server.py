@@ -59,16 +59,21 @@ class Server(uvicorn.Server):
 
 
 def serve(
-    model: VLM,
+    load: Callable[[], VLM],
     store: Path,
     options: Options,
     *,
     classes: Sequence[str] | None = None,
     on_ready: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Serve until a signal ends it; the store holds everything that was acknowledged."""
+    """Serve until a signal ends it; the store holds everything that was acknowledged.
+
+    `load` returns the model; it is called when the store is known to be free.
+    """
     logs.set_up(options.log_level)
-    backend = Local(model, Store(store, options.limits), classes=classes)
+    held = Store(store, options.limits)
+    model = load()
+    backend = Local(model, held, classes=classes)
     app = make_app(
         backend,
         options.limits,
