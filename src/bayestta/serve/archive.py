@@ -166,18 +166,23 @@ class Archive:
         wanted = self.step if step is None else step
         known = sorted(each for each in self.snapshots if each <= wanted)
         if not known or (wanted not in self.places and wanted not in known):
-            kept = sorted({*self.snapshots, *self.places})
+            first, last = self.kept
             raise Refusal(
                 404,
                 "step_unknown",
                 f"step {wanted} of adapter {self.name!r} is not kept",
-                f"choose one from {kept[0]} to {kept[-1]}",
-                first=kept[0],
-                last=kept[-1],
+                f"choose one from {first} to {last}",
+                first=first,
+                last=last,
             )
         _, state = read_state(self.snapshots[known[-1]])
         steps = range(known[-1] + 1, wanted + 1)
         return state, (self.record(each) for each in steps)
+
+    @property
+    def kept(self) -> list[int]:
+        """The first and the last step of the history."""
+        return [min(self.snapshots), self.step]
 
     def record(self, step: int) -> Record:
         place = self.places[step]

@@ -148,7 +148,8 @@ function charts(row, points) {
     chart("Entropy of the answers (nats)", [column("entropy")], 0, Math.log(row.classes.length)),
     chart("Effective number of classes", [column("effective_classes")], 0, row.classes.length),
   );
-  const shares = chart("Share of each class", classes.map((_, k) => points.map((p) => p.shares[k])), 0, 1);
+  const curves = classes.map((_, k) => points.map((point) => point.shares[k]));
+  const shares = chart("Share of each class", curves, 0, Math.max(0.1, ...curves.flat()));
   const legend = make("ul", { class: "legend" });
   classes.forEach((name, k) => legend.append(make("li", { class: COLOURS[k % 7] }, `■ ${name}`)));
   shares.append(legend);

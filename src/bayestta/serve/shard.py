@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from bayestta.methods import methods
 from bayestta.models.base import VLM
 from bayestta.serve.archive import Archive
 from bayestta.serve.hosted import Answer, Hosted, OnChange, Turn
@@ -45,6 +46,7 @@ class Shard:
     def __init__(self, model: VLM, store: Store, *, on_change: OnChange | None = None) -> None:
         self.model, self.store, self.limits = model, store, store.limits
         self.features = SharedFeatures(model)
+        methods()  # found by importing their files, which threads must not do at once
         self.on_change: OnChange = on_change or (lambda name, summary, events: None)
         self._slots: OrderedDict[str, Slot] = OrderedDict()  # least recently used first
         self._lock = threading.Lock()
@@ -165,8 +167,7 @@ class Shard:
     def describe(self, name: str) -> dict[str, Any]:
         spec = self.store.spec(name)
         with self.using(name, reading=True) as (hosted, archive):
-            kept = [min(archive.snapshots), archive.step]
-            about = {"id": name, "step": archive.step, "history": kept, **spec}
+            about = {"id": name, "step": archive.step, "history": archive.kept, **spec}
             about["inputs"] = "features or images" if hosted.takes_features else "images"
             about["stored_bytes"] = archive.bytes()
             return {**about, **hosted.summary(), "trail": list(hosted.trail.points)}
@@ -215,8 +216,7 @@ class Shard:
 
     def _forget(self, name: str) -> None:
         with self._lock:
-            slot = self._slots[name]
-        self._drop(slot)
+            self._drop(self._slots[name])
 
     def _record(
         self, hosted: Hosted, archive: Archive, request_id: str, x: Tensor, *answers: Any
