@@ -72,7 +72,7 @@ def routes(context: Context) -> APIRouter:
         """Answer images or features and, unless parameters.adapt is false, learn from them."""
         own = body.id is not None
         request_id = check_request_id(body.id) if body.id is not None else new_id()
-        tensor = _the_input(body)
+        tensor, wanted = _the_input(body), _the_outputs(body)
         if tensor.name == "features":
             limits = context.limits
             x: Any = await asyncio.to_thread(
@@ -93,12 +93,6 @@ def routes(context: Context) -> APIRouter:
             "probabilities": ("FP32", [B, K], answer.probabilities.ravel().tolist()),
             "zero_shot": ("FP32", [B, K], answer.sketch.ravel().tolist()),
         }
-        wanted = [str(each.get("name")) for each in body.outputs] or list(OUTPUTS)
-        for each in wanted:
-            if each not in found:
-                raise Refusal(
-                    400, "output", f"there is no output {each[:60]!r}", f"use {', '.join(OUTPUTS)}"
-                )
         return {
             "model_name": name,
             "model_version": str(answer.step),
@@ -137,3 +131,14 @@ def _the_input(body: InferRequest) -> Tensor:
             "send image of type BYTES (base64) or features of type FP32",
         )
     return tensor
+
+
+def _the_outputs(body: InferRequest) -> list[str]:
+    """Checked before anything is learnt."""
+    wanted = [str(each.get("name")) for each in body.outputs] or list(OUTPUTS)
+    for each in wanted:
+        if each not in OUTPUTS:
+            raise Refusal(
+                400, "output", f"there is no output {each[:60]!r}", f"use {', '.join(OUTPUTS)}"
+            )
+    return wanted
