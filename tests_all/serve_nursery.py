@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from bayestta.methods import methods
 from bayestta.models.base import load_model
 from bayestta.serve.limits import Limits
 from bayestta.serve.server import Options, serve
@@ -21,6 +22,7 @@ def main() -> None:
     store, port, steps = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
     model = load_model("mini-rn")
+    methods()  # imported once, here
     limits = Limits(snapshot_steps=steps)
     options = Options(port=port, limits=limits, log_level="error")
     while True:

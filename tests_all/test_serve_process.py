@@ -54,11 +54,11 @@ def body(x: torch.Tensor, request_id: str) -> dict:
     return {"id": request_id, "inputs": [{**tensor, "data": x.flatten().tolist()}]}
 
 
-def insist(url: str, path: str, content: dict, end: threading.Event) -> dict | None:
+def insist(http: httpx.Client, path: str, content: dict, end: threading.Event) -> dict | None:
     """Send until there is an answer, always with the same id, as a camera would."""
     while not end.is_set():
         try:
-            answer = httpx.post(f"{url}{path}", json=content, timeout=20)
+            answer = http.post(path, json=content)
         except httpx.TransportError:
             time.sleep(0.02)
             continue
@@ -83,13 +83,14 @@ def test_fifty_kills_under_load_lose_nothing_and_learn_nothing_twice(tmp_path):
 
     def feed(name: str) -> None:
         i = 0
-        while not end.is_set():
-            seed = 1000 * names.index(name) + i
-            sent = body(rows(seed), f"{name}-{i}")
-            answer = insist(url, f"/v2/models/{name}/infer", sent, end)
-            if answer is not None:
-                answers[name].append(answer)
-                i += 1
+        with httpx.Client(base_url=url, timeout=20) as http:
+            while not end.is_set():
+                seed = 1000 * names.index(name) + i
+                sent = body(rows(seed), f"{name}-{i}")
+                answer = insist(http, f"/v2/models/{name}/infer", sent, end)
+                if answer is not None:
+                    answers[name].append(answer)
+                    i += 1
 
     threads = [threading.Thread(target=feed, args=(name,)) for name in names]
     for thread in threads:
@@ -97,7 +98,12 @@ def test_fifty_kills_under_load_lose_nothing_and_learn_nothing_twice(tmp_path):
     moments = random.Random(0)
     try:
         for _ in range(KILLS):
-            time.sleep(moments.uniform(0.05, 0.6))
+            before = sum(map(len, answers.values()))
+            deadline = time.monotonic() + 60
+            while sum(map(len, answers.values())) < before + 3:  # so that every life does work
+                assert time.monotonic() < deadline
+                time.sleep(0.005)
+            time.sleep(moments.uniform(0, 0.1))
             os.kill(pid, signal.SIGKILL)
             pid = int(nursery.stdout.readline())
         time.sleep(0.5)
@@ -111,7 +117,7 @@ def test_fifty_kills_under_load_lose_nothing_and_learn_nothing_twice(tmp_path):
         acknowledged = len(answers[name])
         # the last request may have been learnt although its answer found nobody any more
         assert told["steps"] in (acknowledged, acknowledged + 1)
-        assert acknowledged >= 20
+        assert acknowledged >= KILLS // 2
         local = make_adapter("bayestta", features, CLASSES, refine=False)
         for i in range(told["steps"]):
             logits = local.adapt(rows(1000 * names.index(name) + i))
@@ -126,7 +132,7 @@ def test_fifty_kills_under_load_lose_nothing_and_learn_nothing_twice(tmp_path):
             same = torch.equal(value, state[key]) if torch.is_tensor(value) else value == state[key]
             assert same, key
     os.kill(pid, signal.SIGTERM)
-    assert nursery.wait(60) == 0 or True
+    nursery.wait(60)
     print({name: len(found) for name, found in answers.items()})
 
 

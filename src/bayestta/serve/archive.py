@@ -41,6 +41,8 @@ class Archive:
         self.epoch = self._stored_epoch() + 1
         with replacing(folder / "epoch") as path:
             path.write_text(str(self.epoch), encoding="ascii")
+        for left in folder.glob(".*.part"):  # by a writer that was killed
+            left.unlink(missing_ok=True)
         self.forgotten = Forgotten(folder / "forgotten")
         self.snapshots: dict[int, Path] = {}  # by step
         self.places: dict[int, Place] = {}  # by step

@@ -8,6 +8,7 @@ from bayestta.adapter import differing
 from bayestta.serve.archive import Archive
 from bayestta.serve.hosted import Hosted
 from bayestta.serve.journal import Record
+from bayestta.serve.making import make
 from bayestta.serve.refusals import Refusal, from_value_error
 from bayestta.serve.shard import Shard
 from bayestta.state_file import pack, unpack
@@ -68,21 +69,19 @@ class Changes:
 
     def merge(self, name: str, other: str) -> dict[str, Any]:
         """Take in what another adapter has learnt."""
+        with self.shard.using(other, reading=True) as (source, _):
+            header, state = source.adapter.header(), source.adapter.state()
+        return self.join(name, other, header, state)
+
+    def join(
+        self, name: str, other: str, header: dict[str, Any], state: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Merge a state of another adapter, which may come from another process."""
         if name == other:
             raise Refusal(
                 400, "merge", f"adapter {name!r} cannot take in itself", "name another adapter"
             )
-        with self.shard.using(other, reading=True) as (source, _):
-            header, state = source.adapter.header(), source.adapter.state()
-        return self.take_in(name, header, state, who=f"adapter {other!r}")
-
-    def take_in(
-        self, name: str, header: dict[str, Any], state: dict[str, Any], *, who: str
-    ) -> dict[str, Any]:
-        """Merge a state that may come from another process."""
-        from bayestta.serve.making import make
-
-        spec = self.shard.store.spec(name)
+        who, spec = f"adapter {other!r}", self.shard.store.spec(name)
         with self.shard.using(name) as (hosted, archive):
             try:
                 differing(hosted.adapter.header(), header, who, "merge only what is alike")
