@@ -111,10 +111,13 @@ class RemoteAdapter:
         *,
         templates: Sequence[str] | None = None,
         method: str | None = None,
+        own_encoder: bool = False,
         **settings: Any,
     ) -> dict[str, Any]:
-        """Make it."""
+        """Make it; with `own_encoder` it runs the image tower itself."""
+        body: dict[str, Any]
         body = {"id": self.name, "classes": list(classes), "method": method, "settings": settings}
+        body["own_encoder"] = own_encoder
         body["templates"] = None if templates is None else list(templates)
         made: dict[str, Any] = self.client.send("POST", "/v1/adapters", json=body).json()
         return made

@@ -52,16 +52,17 @@ def complete(spec: Mapping[str, Any]) -> dict[str, Any]:
         "method": method,
         "settings": settings,
         "seed": int(spec.get("seed") or 0),
+        "own_encoder": bool(spec.get("own_encoder"))
+        or known.needs_encoder
+        or settings.get("refine") is True,
     }
 
 
 def make(spec: Mapping[str, Any], model: VLM, features: Features) -> Adapter:
-    """The adapter: on features where the method can, else on the model itself."""
-    known = METHODS.find(spec["method"])
-    on_pixels = known.needs_encoder or spec["settings"].get("refine") is True
+    """The adapter: on features, unless it runs the encoder itself."""
     adapter = make_adapter(
         spec["method"],
-        model if on_pixels else features,
+        model if spec["own_encoder"] else features,
         spec["classes"],
         spec["templates"],
         seed=spec["seed"],

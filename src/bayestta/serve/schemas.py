@@ -24,6 +24,11 @@ class NewAdapter(Strict):
         "encoder then serves all adapters.",
     )
     seed: int = Field(0, ge=0, le=2**31 - 1)
+    own_encoder: bool = Field(
+        False,
+        description="The adapter runs the image tower itself, so that statistics of its norms may "
+        "follow the stream: one more pass, and a snapshot per step.",
+    )
 
 
 class Parameters(Strict):
