@@ -389,3 +389,38 @@ def test_openapi_names_every_route(service):
         assert path in document["paths"]
     assert "Classify" in document["components"]["schemas"]
     assert service.get("/docs").status_code == 200
+
+
+def test_addresses_are_fetched_from_named_hosts_only(open_service):
+    """A small web server: an image, a page that is missing, and a redirect that is not followed."""
+    import threading
+    from http.server import BaseHTTPRequestHandler, HTTPServer
+
+    class Pages(BaseHTTPRequestHandler):
+        def do_GET(self):
+            status = {"/a.png": 200, "/away": 302}.get(self.path, 404)
+            self.send_response(status)
+            if status == 302:
+                self.send_header("location", "/a.png")
+            self.end_headers()
+            self.wfile.write(png() if status == 200 else b"")
+
+        def log_message(self, *_):
+            pass
+
+    web = HTTPServer(("127.0.0.1", 0), Pages)
+    threading.Thread(target=web.serve_forever, daemon=True).start()
+    service = open_service(classes=CLASSES, url_hosts=("127.0.0.1",))
+    address, root = "/v1/adapters/cam/classify", f"http://127.0.0.1:{web.server_port}"
+    try:
+        assert service.post(address, json={"inputs": f"{root}/a.png"}).status_code == 200
+        for path, status in (("none", 404), ("away", 302)):
+            answer = service.post(address, json={"inputs": f"{root}/{path}"})
+            assert f"answered with status {status}" in refusal(answer, 400)
+        answer = service.post(address, json={"inputs": "http://localhost:1/a.png"})
+        assert "no images from host 'localhost' (1 hosts allowed)" in refusal(answer, 403)
+        answer = service.post(address, json={"inputs": "http://127.0.0.1:1/a.png"})
+        assert "cannot be read" in refusal(answer, 400)
+    finally:
+        web.shutdown()
+        web.server_close()

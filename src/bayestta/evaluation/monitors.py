@@ -221,4 +221,5 @@ def checked_events(events: Any) -> list[dict[str, Any]]:
 
 def entropies(logits: Tensor) -> Tensor:
     """The entropy (B,) in nats of the softmax of logits (B,K): the score of the drift alarm."""
-    return torch.special.entr(logits.double().softmax(1)).sum(1).cpu()
+    found: Tensor = torch.special.entr(logits.double().softmax(1)).sum(1).cpu()
+    return found

@@ -93,7 +93,7 @@ class Archive:
             if own:
                 for table in (self.places, self.snapshots):
                     for step in [step for step in table if step > own[0][0]]:
-                        del table[step]  # type: ignore[attr-defined]
+                        del table[step]
             self.snapshots |= {step: path for step, number, path in snapshots if number == epoch}
             for _, path in own:
                 for start, _, record in records(path, arrays=False):

@@ -37,7 +37,7 @@ def deploy(
         async def encode(self, batches: list[Any]) -> list[Any]:
             x = torch.from_numpy(np.concatenate(batches))
             with torch.inference_mode():
-                parts = [self.model.encode_image(part) for part in x.split(limits.max_batch)]
+                parts = [self.model.encode_image(part) for part in torch.split(x, limits.max_batch)]
             z = torch.cat(parts).cpu().numpy()
             ends = np.cumsum([len(each) for each in batches])
             return [part.copy() for part in np.split(z, ends[:-1])]
@@ -60,7 +60,9 @@ def deploy(
             return Relay(self.app, request)
 
     serve.start(http_options={"host": options.host, "port": options.port})
-    serve.run(Ingress.bind(Encoder.bind()), name=APP, route_prefix="/")
+    encoder: Any = Encoder
+    ingress: Any = Ingress
+    serve.run(ingress.bind(encoder.bind()), name=APP, route_prefix="/")
 
 
 class Relay:

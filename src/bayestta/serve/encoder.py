@@ -101,7 +101,9 @@ class Encoder:
             x = torch.cat([item[0] for item in batch]) if len(batch) > 1 else batch[0][0]
             with torch.inference_mode():
                 # a request beyond max_batch is split, so that memory stays within bounds
-                parts = [self.model.encode_image(part) for part in x.split(self.limits.max_batch)]
+                parts = [
+                    self.model.encode_image(part) for part in torch.split(x, self.limits.max_batch)
+                ]
                 z = torch.cat(parts).cpu()
             z = z.clone()  # outside: an ordinary tensor
         except Exception as error:

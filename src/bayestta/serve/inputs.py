@@ -110,7 +110,7 @@ def fetch(url: str, hosts: Sequence[str], limits: Limits) -> bytes:
                     "url_failed",
                     f"{host} answered with status {answer.status_code}",
                     "check the address",
-                    status=answer.status_code,
+                    answered=answer.status_code,
                 )
             for part in answer.iter_bytes():
                 data += part

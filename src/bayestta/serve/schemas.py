@@ -41,7 +41,7 @@ class Classify(Strict):
     """Images as base64, or addresses whose hosts the server allows."""
 
     inputs: str | list[str]
-    parameters: Parameters = Field(default_factory=Parameters)
+    parameters: Parameters = Field(default_factory=lambda: Parameters())
 
 
 class Label(BaseModel):
