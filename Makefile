@@ -7,13 +7,16 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check lint docs pictures bench mini mini-rn mini-vit data clean
+.PHONY: help demo serve-demo test test-all check lint docs pictures bench mini mini-rn mini-vit data clean
 
 help: ## List the targets.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.installed ## Compare zero-shot with BayesTTA on two streams that drift; write demo.html.
 	@$(BIN)/bayestta demo
+
+serve-demo: $(VENV)/.installed-serve data ## Serve three simulated cameras that get dark, and tell the alarms.
+	@OMP_NUM_THREADS=1 $(BIN)/python examples/serve_demo.py
 
 test: $(VENV)/.installed-dev data ## Run the tests.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile
@@ -60,6 +63,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PIP) torch
 	@echo "Installing bayestta and what it needs …"
 	@$(PIP) -e '.[lit]'
+	@touch $@
+
+$(VENV)/.installed-serve: $(VENV)/.installed
+	@echo "Installing what the service needs …"
+	@$(PIP) -e '.[lit,serve]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from bayestta.models import list_models as list_models
     from bayestta.models import load_model as load_model
     from bayestta.models import wrap as wrap
+    from bayestta.serve.client import Client as Client
 
     __version__: str
 
@@ -47,6 +48,7 @@ _HOME = {
     "Adapter": "bayestta.adapter",
     "Batch": "bayestta.data",
     "BayesTTA": "bayestta.methods.bayestta.method",
+    "Client": "bayestta.serve.client",
     "Data": "bayestta.data",
     "GaussianStats": "bayestta.maths.stats",
     "Guarded": "bayestta.methods.guarded",

@@ -46,6 +46,8 @@ class Result:
     pictures: dict[str, Any] = field(default_factory=dict)  # tsne, cam: what Explain made
     covariance: dict[str, Any] | None = None  # the homogeneity test: F, critical value, structure
     guard: dict[str, Any] | None = None
+    drift: dict[str, Any] | None = None  # the alarm without labels: log_evalue, alarms, events
+    harm: dict[str, Any] | None = None  # the test with labels: log_evalue, labels, alarm, alarm_at
     trace: list[dict[str, Any]] = field(default_factory=list)  # per step, for curves
     provenance: dict[str, str] = field(default_factory=dict)  # setting -> where it came from
     classes: list[str] = field(default_factory=list)

@@ -22,6 +22,7 @@ from bayestta.evaluation.environment import (
 )
 from bayestta.evaluation.result import Result
 from bayestta.evaluation.totals import Totals
+from bayestta.evaluation.watch import Watch
 from bayestta.models._inputs import to_batch
 from bayestta.names import unknown
 
@@ -153,7 +154,7 @@ def evaluate(
     for key in told:
         if key not in TOLD:
             raise ValueError(unknown("key of meta", key, TOLD))
-    model, totals = adapter.model, Totals(adapter.model)
+    model, totals, watch = adapter.model, Totals(adapter.model), Watch()
     taken = steps(adapter, batches, reset_every=reset_every)
     forget_peak_memory()
     on_gpu = model.device.type == "cuda"
@@ -161,6 +162,7 @@ def evaluate(
         torch.cuda.reset_peak_memory_stats(model.device)
     for step in taken:
         totals.add(step)
+        watch.add(step)
         if progress is not None:
             progress(step)
     measured, account, peak = totals.to_json(), adapter.summary(), peak_memory()
@@ -179,6 +181,7 @@ def evaluate(
     return Result(
         **{**known, **told},
         **measured,
+        **watch.summary(),
         covariance=account.get("covariance"),
         guard=account.get("guard"),
         classes=list(adapter.classes),
