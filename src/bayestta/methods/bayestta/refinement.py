@@ -183,7 +183,7 @@ class Refinement(StatefulPart):
         return self._judge(encode(some, self.tuned).softmax(1), encode(some, None).softmax(1))
 
     def _judge(self, mine: Tensor, source: Tensor) -> str:
-        """All back to the start where the last answers (n,K) are clearly worse than the source's."""
+        """All back to the start where the last answers (n,K) are clearly worse than the source."""
         self.judged.add(mine.cpu(), source)
         if len(self.judged.second) < ENOUGH:
             return ""
