@@ -392,5 +392,5 @@ def test_labels_cannot_leak():
     list(steps(Nosy(model, ["a", "b"]), batches))
     assert len(given) == 1
     assert len(given[0][0]) == 1
-    assert given[0][0][0] is x
+    assert torch.equal(given[0][0][0], x)
     assert not given[0][1]

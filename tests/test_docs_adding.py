@@ -23,7 +23,7 @@ METHOD = "balance"
 def page(tmp_path_factory: pytest.TempPathFactory):
     """What the page defines, all blocks run in one folder; nothing of it stays registered."""
     folder, known = tmp_path_factory.mktemp("adding"), set(methods())
-    names: dict = {"__name__": "adding"}
+    names: dict = {"__name__": __name__}  # dataclasses look up the module that they are in
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         for i, block in enumerate(BLOCKS):

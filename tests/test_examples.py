@@ -12,7 +12,9 @@ import torch
 from bayestta.methods import METHODS
 from test_package import ROOT, python
 
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = [  # those of the service need one: tests_all/test_serve_process.py
+    path for path in sorted((ROOT / "examples").glob("*.py")) if not path.stem.startswith("serve_")
+]
 
 
 @pytest.fixture(autouse=True)

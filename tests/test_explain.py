@@ -172,9 +172,9 @@ def run(method: str, model, size: int, *, steps=(0, -1), images=2, **settings):
 
 def test_features_are_those_of_the_model_and_of_the_tuned_tensors(tiny) -> None:
     size = tiny.preprocess.size
-    _, watch, batches, result = run("bayestta", tiny, size, steps=(1, -1))
+    _, watch, batches, result = run("tent-continual", tiny, size, steps=(1, -1), norms="source")
     watch.pictures()
-    again = make_adapter("bayestta", tiny, NAMES, TEMPLATES, seed=1)
+    again = make_adapter("tent-continual", tiny, NAMES, TEMPLATES, seed=1, norms="source")
     hits = 0
     for i, batch in enumerate(batches):
         hits += int((again.adapt(batch.x).argmax(1) == batch.y).sum())
@@ -219,7 +219,9 @@ def test_tsne_is_fed_with_the_features(tiny_rn, monkeypatch) -> None:
             return super().fit_transform(X, y)
 
     monkeypatch.setattr(sklearn.manifold, "TSNE", Recorder)
-    adapter, watch, batches, _ = run("bayestta", tiny_rn, 64, images=0, steps=(-1,))
+    adapter, watch, batches, _ = run(
+        "tent-continual", tiny_rn, 64, images=0, steps=(-1,), norms="source"
+    )
     made = watch.pictures()["tsne"]
     with torch.no_grad():
         direct = (

@@ -82,9 +82,8 @@ def test_templates_are_there_or_the_cure_is(file: Path) -> None:
 
 def test_methods_that_run_a_tower_refuse_it(file: Path) -> None:
     model, data = load_model(f"features:{file}"), load_data("features", root=file)
-    refused = {"bayestta"}  # it refines by default
     for name, cls in methods().items():
-        if cls.needs_encoder or name in refused:
+        if cls.needs_encoder:
             with pytest.raises(ValueError, match="use"):
                 make_adapter(name, model, data.classes, data.templates)
 

@@ -20,7 +20,7 @@ PUBLIC = (
     *("Adapter", "BayesTTA", "GaussianStats", "Result", "box_m", "evaluate", "list_data"),
     *("list_models", "load_data", "load_model", "log_discriminant", "make_adapter"),
     *("register", "settings_of", "steps", "stream", "Guarded"),
-    *("Batch", "Data", "Pipeline", "VLM", "pipeline", "register_data", "wrap"),
+    *("Batch", "Client", "Data", "Pipeline", "VLM", "pipeline", "register_data", "wrap"),
 )
 
 

@@ -59,7 +59,7 @@ def rate(refinement):
 def test_a_step_is_adam_on_sharp_targets_and_a_little_back():
     refinement, encode, batches = made()
     seen = [next(batches), next(batches)]
-    assert GROUP == sum(len(x) for x, _, _ in seen)
+    assert sum(len(x) for x, _, _ in seen) == GROUP
     own = {key: v.clone().requires_grad_() for key, v in refinement.tuned.start.items()}
     adam = torch.optim.Adam(own.values(), lr=1e-3)
     loss = torch.zeros(())

@@ -128,9 +128,11 @@ class Explain:
         params = tuned_tensors(adapter)
         norms = "batch" if adapter.norms == "batch" else "source"  # robust ones are in params
         before, after = model.encode_image(x), None
-        if params or norms != "source":
+        if hasattr(adapter, "encode"):
+            after = adapter.encode(x)
+        elif params or norms != "source":
             after = model.encode_image(x, params, norms)
-            after = None if torch.equal(before, after) else after
+        after = None if after is None or torch.equal(before, after) else after
         cams = self._maps(x, step, before, params, norms) if x.ndim == 4 else []
         n = self.samples
         y = None if batch.y is None else batch.y[:n].cpu()
@@ -191,8 +193,8 @@ def tuned_tensors(adapter: Adapter) -> dict[str, Tensor]:
     """Copies of the tensors of the image tower that the method answers with, by their names."""
     own = adapter.model.visual.state_dict().keys()
     found: dict[str, Tensor] = {}
-    for name in KEEPS:
-        kept = getattr(adapter, name, None)
+    holders = (adapter, getattr(adapter, "refinement", None))
+    for kept in (getattr(holder, name, None) for holder in holders for name in KEEPS):
         if isinstance(kept, Mapping):
             found |= {key: value.detach().clone() for key, value in kept.items() if key in own}
     return found

@@ -77,8 +77,11 @@ class Published(BayesTTA):
             self._refine(sketch, answer)
         return answer
 
+    def encode(self, x: Tensor) -> Tensor:
+        return self.model.encode_image(x, self.tuned)
+
     def _predict(self, x: Tensor) -> Tensor:
-        z = self.model.encode_image(x, self.tuned)
+        z = self.encode(x)
         return self._fuse(z, self.model.logits(z, self.text))
 
     def _estimate(self, z: Tensor, sketch: Tensor) -> None:
