@@ -226,7 +226,7 @@ def test_the_first_return_is_to_the_start():
     adapter = make(model, refine=False)
     adapter.adapt(stream[0][0])
     assert not adapter.guard.good
-    signs, was_bad = adapter.guard.review(torch.full((8, 5), torch.nan), torch.zeros(8, 5))
+    _, was_bad = adapter.guard.review(torch.full((8, 5), torch.nan), torch.zeros(8, 5))
     assert was_bad
     assert float(adapter.stats.seen.sum()) == 0
     assert (adapter.samples, adapter.steps, adapter.caution) == (64, 1, 1)
