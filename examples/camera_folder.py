@@ -17,13 +17,13 @@ LABELS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 TEMPLATE = "a photo of the number {}."
 
 
-def draw(folder: Path, n: int = 200) -> None:
-    """Image i shows digit i % 10; the last ones are tilted by 60 degrees."""
+def draw(folder: Path, n: int = 500) -> None:
+    """Image i shows digit i % 10; the last ones are tilted by 75 degrees."""
     font = ImageFont.load_default(size=24)
     for i in range(n):
         image = Image.new("RGB", (28, 28))
         ImageDraw.Draw(image).text((14, 14), str(i % 10), "white", font, anchor="mm")
-        image.rotate(60 * i / n, Image.Resampling.BILINEAR).save(folder / f"{i:05d}.png")
+        image.rotate(75 * i / n, Image.Resampling.BILINEAR).save(folder / f"{i:05d}.png")
 
 
 with tempfile.TemporaryDirectory() as name:

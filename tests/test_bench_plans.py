@@ -120,14 +120,20 @@ def test_embedded_runs_have_a_thousand_images_a_domain(name: str) -> None:
         assert run.model in ("mini-rn", "mini-vit")
 
 
-@pytest.mark.parametrize("name", ["sensitivity", "sensitivity_clip"])
-def test_five_values_of_each(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("sensitivity", ("half_life", "doubt", "alpha")),
+        ("sensitivity_clip", ("lr", "beta", "alpha")),
+    ],
+)
+def test_five_values_of_each(name: str, keys: tuple[str, ...]) -> None:
     """One thing is changed at a time, and the centre belongs to all three curves."""
     runs = [run for run in plan(name) if run.method == "bayestta" and run.seed == 1]
     first = {run.data for run in runs}.pop()
     full = [full_settings(run) for run in runs if run.data == first]
     centre = full[0]
-    for key in ("lr", "beta", "alpha"):
+    for key in keys:
         assert len({getattr(one, key) for one in full}) == 5
     for one in full[1:]:
         differ = [key for key in vars(one) if getattr(one, key) != getattr(centre, key)]
