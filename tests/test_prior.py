@@ -136,7 +136,7 @@ def test_label_skew_shifts_nothing():
 
 
 def test_weights_that_are_tiny_do_no_harm():
-    stats, text, z, weight = drawn("per-class")
+    _, text, z, weight = drawn("per-class")
     rare = GaussianStats(text, structure="per-class", prior_count=0.0, wide=torch.float64)
     scale = torch.tensor([1.0, 1.0, 1e-60, 1e-300], dtype=torch.float64)
     rare.update(z, weight * scale)
