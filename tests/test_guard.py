@@ -92,7 +92,7 @@ def bad(kind, K, n):
     zero = torch.zeros_like(y)
     return {
         "gives the answers": (sure_of((y + 1) % K, K, 0.9), sure_of(y, K, 0.95)),
-        "answers use": (sure_of(zero, K, 0.999), sure_of(y, K, 0.95)),
+        "answers use": (sure_of(y % max(1, 4 * K // 10), K, 0.999), sure_of(y, K, 0.95)),
         "less sure": (sure_of(y, K, 1 / K + 0.1), sure_of(y, K, 0.95)),
         "spread over": (sure_of(zero, K, 0.72), sure_of(zero, K, 0.95)),
         "surer": (sure_of(torch.where(kept, y, zero), K, 0.99), sure_of(y, K, 0.6)),
