@@ -262,7 +262,9 @@ def test_row_e_leaves_the_encoder_alone(preset):
     assert len(adapter.tuned) == 0 if preset != "default" else adapter.refinement is None
 
 
-@pytest.mark.parametrize("settings", [{}, {"preset": "released"}, {"preset": "paper"}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"refine": True}, {"preset": "released"}, {"preset": "paper"}]
+)
 def test_row_f_a_reset_is_a_fresh_start(settings):
     model, stream = world(3, batch=32, batches=4, signal=0.7)
     adapter, fresh = make(model, **settings), make(model, **settings)
@@ -490,7 +492,7 @@ def test_every_part_of_the_default_goes_on_from_a_file(tmp_path, tiny_rn, at):
     """A trial under way, a half-filled gradient, tuned norms: on pixels and a real tower."""
     rng = torch.Generator().manual_seed(0)
     stream = [0.4 * torch.randn(12, 3, 64, 64, generator=rng) - 1.0 for _ in range(11)]
-    settings = {"gate": 0.0, "share": 0.5, "lr": 1e-4}
+    settings = {"refine": True, "gate": 0.0, "share": 0.5, "lr": 1e-4}
     names = ["cat", "dog", "car"]
 
     def evened(adapter):  # random weights see one class: let refinement take part all the same
@@ -593,8 +595,9 @@ def test_two_shards_merged_equal_one_pass(test, monkeypatch):
 
 
 def test_refinements_merge():
-    adapter, rest = grown(gate=0.0, share=1.0)
-    other, _ = grown(gate=0.0, share=1.0)
+    learns = {"refine": True, "gate": 0.0, "share": 1.0, "lr": 2e-3}
+    adapter, rest = grown(**learns)
+    other, _ = grown(**learns)
     mine, theirs = adapter.refinement, other.refinement
     theirs.slow_down(2)
     for x in rest:
@@ -611,7 +614,7 @@ def test_refinements_merge():
     torch.testing.assert_close(mine.gradient[key], gradient)
     torch.testing.assert_close(mine.tuned[key].detach(), tensor)
     assert mine.tuned.optimiser.param_groups[0]["lr"] == pytest.approx(2e-5)
-    copy = make(adapter.model, gate=0.0, share=1.0)
+    copy = make(adapter.model, **learns)
     copy.load_state(adapter.state())
     assert torch.equal(copy.adapt(rest[0]), adapter.adapt(rest[0]))
     assert same_state(copy, adapter)
