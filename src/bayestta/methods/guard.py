@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayestta.adapter import Adapter
-from bayestta.state import matching, taken
+from bayestta.state import copied, matching, taken
 
 EVENTS = 20  # returns that are told in detail, the latest
 KEPT = {"random", "samples", "steps", "caution", "guard"}  # what a return leaves as it is
@@ -158,7 +158,8 @@ class Guard:
     def state(self) -> dict[str, Any]:
         own = {"sums": self.sums.clone(), "age": self.age, "events": self.events}
         for part in ("good", "trial"):
-            own |= {f"{part}/{key}": value for key, value in getattr(self, part).items()}
+            kept: dict[str, Any] = getattr(self, part)
+            own |= {f"{part}/{key}": copied(value) for key, value in kept.items()}
         return own
 
     def load(self, state: Mapping[str, Any]) -> None:
