@@ -1,7 +1,7 @@
 """The picture of the README, from a run: `make pictures` writes docs/pictures/light.svg.
 
-The light in CIFAR-10 test images changes from dark to over-exposed; `mini-rn` classifies them, as it
-is and adapted. The same images in the same order, seed 1; the labels are used for scoring alone.
+The light in CIFAR-10 test images changes from dark to over-exposed; `mini-rn` classifies them, as
+it is and adapted. The same images in the same order, seed 1; the labels are used for scoring alone.
 """
 
 from __future__ import annotations
