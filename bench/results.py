@@ -137,15 +137,15 @@ def collapse(results: list[Result]) -> str:
 SECTIONS: dict[str, tuple[str, str, Callable[[list[Result]], str]]] = {
     "readme": (
         "The default against zero-shot and the two published forms",
-        "1,000 images a domain. The released form gets its alpha chosen on the reported stream.",
+        "1,000 images per domain. The released form gets its alpha chosen on the reported stream.",
         full,
     ),
     "embedded": (
         "All methods",
-        "512 images a domain, and 128 for CoTTA, WATT and the 64-view methods (TPT, DynaPrompt), "
+        "512 images per domain, and 128 for CoTTA, WATT and the 64-view methods (TPT, DynaPrompt), "
         "with zero-shot and BayesTTA on the same 128 beside them. Methods that need gradients "
         "through the text tower (CoOp, TPT, AdaPrompt, DynaPrompt, HisTPT) do not run on lit, "
-        "whose text tower has none. CoOp's context was learnt on 16 labelled images a class of the "
+        "whose text tower has none. CoOp's context was learnt on 16 labelled images per class of the "
         "unshifted domain of the held-out split: it is the only supervised row. TPT and DynaPrompt "
         "come out alike because the text towers of the minis hardly listen to the context: a step "
         "at the published rate of 5e-3 leaves the answers those of `a photo of a {}` (zero-shot "

@@ -86,7 +86,7 @@ def main() -> None:
     print(f"K={K}, D={D}, {args.samples} samples, median of {args.repeats}, one thread")
     for kind, title in ((DOTA, "dota"), (Inverting, "with an inverse after every sample")):
         told = (
-            f"{1000 * median[kind]:7.2f} ms a sample, off by {off[kind]:.0e} of the largest logit"
+            f"{1000 * median[kind]:7.2f} ms per sample, off by {off[kind]:.0e} of the largest logit"
         )
         print(f"  {title:34s} {told}")
     print(f"  {gain:.1f} x as fast (at least {FASTER}), within {WITHIN:.0e}: {off[DOTA] < WITHIN}")

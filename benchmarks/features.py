@@ -93,7 +93,7 @@ def main() -> None:
     floor = sum(medians[name] for name in parts)
     print(
         f"adapt takes {medians['adapt'] / floor:.2f} times the three together (aim {TARGET}): "
-        f"{args.samples / sum(times['adapt']):,.0f} samples a second, {args.samples:,} in "
+        f"{args.samples / sum(times['adapt']):,.0f} samples per second, {args.samples:,} in "
         f"{sum(times['adapt']):.1f} s; D={D}, K={K}, B={B}, {args.threads} thread(s)"
     )
 

@@ -42,7 +42,7 @@ BOUNDS = {"tda": 1.3, "bca": 1.3, "dpe": 3.0, "dota": 3.0, "tent-continual": 2.5
 BOUNDS |= {"oga": 1.3, "stata": 1.3, "adapt-gaussian": 1.3}
 UNSURE = {"threshold": 1.01}  # the source never is sure enough: CoTTA averages 32 passes
 VARIANTS: dict[str, dict[str, Any]] = {"cotta (unsure)": UNSURE}
-FEWER = {"watt": 16, "cotta (unsure)": 16, "tpt": 4, "dynaprompt": 4}  # images a step
+FEWER = {"watt": 16, "cotta (unsure)": 16, "tpt": 4, "dynaprompt": 4}  # images per step
 BATCH, WARM = 128, 3
 COLUMNS = ("forwards", "norm backwards", "full backwards", "text passes", "equivalents")
 COLUMNS += ("measured", "ratio", "augment", "views")
@@ -216,7 +216,7 @@ def measure(names: list[str], repeats: int) -> dict[str, dict[str, float]]:
                 times[key].append(value)
     median = {key: statistics.median(values) for key, values in times.items()}
     unit = median["plain"] / BATCH
-    print(f"encode_image: {1000 * unit:.2f} ms an image; median of {repeats}, one thread")
+    print(f"encode_image: {1000 * unit:.2f} ms per image; median of {repeats}, one thread")
     return {case.title: report(case, median, unit) for case in cases}
 
 

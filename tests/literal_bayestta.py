@@ -26,7 +26,7 @@ def outer(v):
 
 
 class Released:
-    """The column "code mode", with its algorithm of eight steps; two forwards a batch."""
+    """The column "code mode", with its algorithm of eight steps; two forwards per batch."""
 
     def __init__(self, visual, text, *, scale, rtol, structure=None, alpha=1.0, lr=1e-3, beta=0.99):
         self.visual, self.text, self.scale, self.rtol = copy.deepcopy(visual), text, scale, rtol

@@ -253,7 +253,7 @@ def test_run_writes_what_the_library_measures(cache: Path, tmp_path: Path) -> No
     zero_shot, gain = found["sketch"]["accuracy"], found["accuracy"] - found["sketch"]["accuracy"]
     assert f"images (zero-shot sketch: {zero_shot:.2f} %, {gain:+.2f})" in result.stdout
     assert f"{found['accuracy']:.2f} % of 112 images" in result.stdout
-    assert result.stderr.count("0.25: bayestta") == 1  # a line a domain where bars cannot be
+    assert result.stderr.count("0.25: bayestta") == 1  # a line per domain where bars cannot be
     assert "\x1b" not in result.output
 
 

@@ -40,7 +40,7 @@ SPEC = {
     "roid": (2, 2, 1, "never", "before"),
     "bayestta": (1, 0, 1, "never", "before"),
 }
-TEXT = {"tpt": (2, 1), "histpt": (2, 1), "adaprompt": (6, 3)}  # passes an image, or a batch
+TEXT = {"tpt": (2, 1), "histpt": (2, 1), "adaprompt": (6, 3)}  # passes per image, or a batch
 # Small memories, so that two batches fill them and a step costs what it costs in the long run.
 FULL = {"rotta": {"capacity": 3, "every": 4}, "adaprompt": {"capacity": 2, "confidence": 0.0}}
 FULL["bayestta"] = {"statistics": False}  # no trial at the start

@@ -15,7 +15,7 @@ from bayestta.data._base import check_split
 from bayestta.models.base import Preprocess
 
 YEARS = range(1930, 2014)
-N = 3  # images a year
+N = 3  # images per year
 
 
 def portraits(year):

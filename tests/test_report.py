@@ -157,8 +157,8 @@ def test_a_repeated_run_counts_once_the_later_one() -> None:
 def test_other_images_are_another_table() -> None:
     groups = group([run(limit=100), run(limit=50), run(model="mini-rn"), run(data="digits")])
     assert [g.title for g in groups] == [
-        "sky · lit · at most 100 images a domain",
-        "sky · lit · at most 50 images a domain",
+        "sky · lit · at most 100 images per domain",
+        "sky · lit · at most 50 images per domain",
         "sky · mini-rn",
         "digits · lit",
     ]

@@ -1,4 +1,4 @@
-"""WATT against a literal reading of its spec: two passes a step, snapshots, their mean."""
+"""WATT against a literal reading of its spec: two passes per step, snapshots, their mean."""
 
 from __future__ import annotations
 

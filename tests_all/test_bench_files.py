@@ -36,7 +36,7 @@ TEN = {  # set: folder, folder of the images, split file
     "ucf101": ("ucf101", "UCF-101-midframes", "UCF101"),
 }
 BY_HAND = {"fmow", "yearbook", "aircraft", *TEN}
-FEW = {"yearbook": 1, "fmow": 2}  # images a domain, where there are many domains
+FEW = {"yearbook": 1, "fmow": 2}  # images per domain, where there are many domains
 SMALL: dict[str, dict[str, object]] = {  # less of the same, unless the file says how much
     "cotta": {"augmentations": 2},
     "dynaprompt": {"prompts": 3},

@@ -41,7 +41,7 @@ class Recipe:
     horizon: int
     peak: float  # learning rate of the image tower
     batch: int
-    digits: tuple[int, int] = (8_000, 8_000)  # MNIST images an epoch, before and after the turn
+    digits: tuple[int, int] = (8_000, 8_000)  # MNIST images per epoch, before and after the turn
 
     def rate(self, epoch: float) -> float:
         warm = min(1.0, 2 * epoch)  # half an epoch

@@ -108,7 +108,7 @@ class Data:
 
     A subclass sets the attributes and answers `data[domain]` with a `Dataset`.
 
-    Parameters
+    Attributes
     ----------
     name
         What results call it.

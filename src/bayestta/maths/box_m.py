@@ -22,7 +22,7 @@ class BoxM:
     """The outcome of Box's M test of equal covariances.
 
     `usable` says whether the test can be believed: it could be carried out, every class has at
-    least three samples a dimension (below, Box's approximation rejects too often: 47 % instead of
+    least three samples per dimension (below, Box's approximation rejects too often: 47 % instead of
     5 % of equal covariances for ten classes of 12 samples in ten dimensions), and the largest F
     that the formula can give exceeds the critical one.
     """

@@ -18,7 +18,7 @@ def log_discriminant(
     Parameters
     ----------
     cov
-        (D,D) shared: z and the means are whitened once; or (K,D,D): a Cholesky factor a class.
+        (D,D) shared: z and the means are whitened once; or (K,D,D): one Cholesky factor per class.
         Positive definite, unless `rtol` is given.
     rtol
         Truncate instead: directions whose eigenvalue is at most `rtol` times the largest are

@@ -91,7 +91,7 @@ def load_context(path: str | os.PathLike[str]) -> Tensor:
     """The context (n,W) of a file of `save_context` or CoOp; the classes it came with are dropped.
 
     CoOp saves the embeddings before and after the context for its training classes too; they would
-    be wrong for any other classes, and are made anew.
+    be wrong for any other classes, and are made again.
     """
     path = Path(path)
     if not path.exists():
@@ -143,7 +143,7 @@ def pick_shots(
 
 
 def default_epochs(shots: int) -> int:
-    """How long CoOp trains on that many images a class."""
+    """How long CoOp trains on that many images per class."""
     return 200 if shots >= 8 else 100 if shots >= 2 else 50
 
 

@@ -37,7 +37,7 @@ class TDASettings(SequentialSettings):
 class TDA(Sequential):
     """Add the votes of confident samples, take away those of half-confident ones; no gradients.
 
-    Both caches file a sample under its zero-shot class. The current sample is already in them when
+    Both caches put a sample under its zero-shot class. The current sample is already in them when
     it is scored.
 
     """

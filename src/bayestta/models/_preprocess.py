@@ -28,7 +28,7 @@ class Preprocess:
     size
         Height and width of the result.
     mean, std
-        A number a channel, in units of the full range.
+        One number per channel, in units of the full range.
     squash
         Resize both sides to `size` instead, whatever that does to the proportions.
     interpolation

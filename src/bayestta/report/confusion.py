@@ -1,4 +1,4 @@
-"""Confusion matrices, one a domain, as heat maps, and the most frequent confusions in words."""
+"""Confusion matrices, one per domain, as heat maps, and the most frequent confusions in words."""
 
 from __future__ import annotations
 

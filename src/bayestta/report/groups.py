@@ -188,7 +188,7 @@ def _images(run: Result) -> list[str]:
     """Which images of the data the run saw, and in what order."""
     parts = [f"split {run.split}"] if run.split else []
     parts += [f"{key} {value}" for key, value in (run.notes.get("options") or {}).items()]
-    parts += [f"at most {run.limit:,} images a domain"] if run.limit else []
+    parts += [f"at most {run.limit:,} images per domain"] if run.limit else []
     parts += [f"{run.order} order"] if run.order else []
     return parts + ([f"{len(run.rounds)} rounds"] if run.rounds else [])
 
