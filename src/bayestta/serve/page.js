@@ -5,7 +5,6 @@ const news = [];
 const COLOURS = ["c1", "c2", "c3", "c4", "c5", "c6", "c0"];
 let key = sessionStorage.getItem("key") || "";
 let shown = null; // id of the open adapter
-let about = null; // what the server says about it
 let due = false;
 
 const make = (tag, attributes = {}, ...children) => {
@@ -193,7 +192,6 @@ async function drawDetail() {
     ask(`/v1/adapters/${encodeURIComponent(id)}/images`),
   ]);
   if (id !== shown) return;
-  about = row;
   const [text, kind] = status(row);
   $("detail").replaceChildren(
     make("p", {}, make("a", { href: "#" }, "← All adapters")),
@@ -237,8 +235,8 @@ function take(kind, row) {
   soon();
 }
 
-async function listen() {
-  const answer = await fetch("/v1/events?last=1", { headers: headers() });
+async function listen(number) {
+  const answer = await fetch(`/v1/events?after=${number}`, { headers: headers() });
   if (!answer.ok) throw new Error(`status ${answer.status}`);
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -262,7 +260,7 @@ async function start() {
       all.adapters.forEach((row) => adapters.set(row.id, row));
       news.splice(0, news.length, ...all.events.filter((event) => event.kind !== "removed"));
       await draw();
-      await listen();
+      await listen(all.number);
     } catch (error) {
       show(error);
       await new Promise((done) => setTimeout(done, 2000));
