@@ -72,7 +72,7 @@ $(VENV)/.installed-serve: $(VENV)/.installed
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	@echo "Installing the tools for tests …"
-	@$(PIP) -e '.[lit,dev]'
+	@$(PIP) -e '.[lit,serve,video,dev]'
 	@touch $@
 
 $(VENV)/.installed-all: $(VENV)/.installed-dev

@@ -424,3 +424,39 @@ def test_addresses_are_fetched_from_named_hosts_only(open_service):
     finally:
         web.shutdown()
         web.server_close()
+
+
+def test_events_go_on_where_the_list_ended():
+    """Driven by hand, as the stream itself has no end."""
+    import asyncio
+    from types import SimpleNamespace
+
+    from bayestta.serve.app import _events
+    from bayestta.serve.board import Board
+
+    board = Board()
+    context = SimpleNamespace(closing=False, backend=SimpleNamespace(board=board))
+
+    class Request:
+        async def is_disconnected(self) -> bool:
+            return False
+
+    async def listen(after: int, name: str | None) -> list[str]:
+        stream, found = _events(context, Request(), name, after), []
+        async for part in stream:
+            found.append(part)
+            if len(found) > 1 and not context.closing:
+                context.closing = True  # the server ends: so does the stream
+        context.closing = False
+        return found
+
+    board.changed("old", {"step": 1}, [])
+    number = board.number
+    board.changed("cam", {"step": 7}, [{"kind": "drift", "adapter": "cam", "sample": 9}])
+    first, summary, event = asyncio.run(listen(number, None))
+    assert first.startswith(":")
+    assert summary.startswith("event: summary\ndata: ")
+    assert json.loads(summary.split("data: ")[1])["id"] == "cam"
+    assert json.loads(event.split("data: ")[1])["kind"] == "drift"
+    assert len(asyncio.run(listen(0, None))) == 4
+    assert "old" in asyncio.run(listen(0, "old"))[1]

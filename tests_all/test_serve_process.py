@@ -25,7 +25,7 @@ from bayestta.state_file import unpack
 pytest.importorskip("fastapi")
 
 CLASSES = ["airplane", "bird", "cat", "dog", "ship"]
-KILLS = 50
+KILLS = int(os.environ.get("BAYESTTA_KILLS", "50"))
 SERVE = [sys.executable, "-m", "bayestta", "serve", "--model", "mini-rn"]
 
 

@@ -84,15 +84,19 @@ def _add_pages(app: FastAPI, context: Context) -> None:
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/v1/events", tags=["operations"], response_class=StreamingResponse)
-    async def all_events(request: Request) -> StreamingResponse:
-        """Changes of all adapters as server-sent events: `summary` and `event`."""
-        return StreamingResponse(_events(context, request, None), media_type="text/event-stream")
+    async def all_events(request: Request, after: int = 0) -> StreamingResponse:
+        """Changes of all adapters as server-sent events, `summary` and `event`.
+
+        `after` is the `number` that `GET /v1/adapters` told.
+        """
+        stream = _events(context, request, None, after)
+        return StreamingResponse(stream, media_type="text/event-stream")
 
     @app.get("/v1/adapters/{name}/events", tags=["adapters"], response_class=StreamingResponse)
     async def events(name: str, request: Request) -> StreamingResponse:
         """Changes of one adapter as server-sent events."""
         await backend.call("describe", check_id(name))
-        return StreamingResponse(_events(context, request, name), media_type="text/event-stream")
+        return StreamingResponse(_events(context, request, name, 0), media_type="text/event-stream")
 
     @app.get("/v1/adapters/{name}/images", tags=["adapters"])
     async def images(name: str) -> dict[str, Any]:
@@ -107,9 +111,11 @@ def _add_pages(app: FastAPI, context: Context) -> None:
         return {"keep_images": context.limits.keep_images, "images": rows}
 
 
-async def _events(context: Context, request: Request, name: str | None) -> AsyncIterator[str]:
+async def _events(
+    context: Context, request: Request, name: str | None, number: int
+) -> AsyncIterator[str]:
     """What is new, at most every quarter of a second; a beat keeps the connection alive."""
-    number, quiet = context.backend.board.since(-1)[0] if "last" in request.query_params else 0, 0.0
+    quiet = 0.0
     yield ": connected\n\n"
     while not context.closing and not await request.is_disconnected():
         number, summaries, events = context.backend.board.since(number, name)

@@ -34,6 +34,12 @@ class Board:
             self._summaries.pop(name, None)
             self._events.append((self._number, {"kind": "removed", "adapter": name}))
 
+    @property
+    def number(self) -> int:
+        """Of the latest change."""
+        with self._lock:
+            return self._number
+
     def summary(self, name: str) -> dict[str, Any] | None:
         with self._lock:
             found = self._summaries.get(name)

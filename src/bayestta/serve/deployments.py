@@ -26,7 +26,6 @@ def deploy(
     serve: Any = importlib.import_module("ray.serve")
     limits = options.limits
 
-    @serve.deployment(name="Encoder", ray_actor_options={"num_cpus": 0.5})
     class Encoder:
         """Stateless: any number of copies; pixels of many requests in one pass."""
 
@@ -42,34 +41,19 @@ def deploy(
             ends = np.cumsum([len(each) for each in batches])
             return [part.copy() for part in np.split(z, ends[:-1])]
 
-    @serve.deployment(name="Ingress", ray_actor_options={"num_cpus": 0.5})
-    class Ingress:
-        """The routes of the single server, in front of the cluster."""
+    def build() -> Any:
+        """The routes of the single server, made on the replica."""
+        encoder = serve.get_deployment_handle("Encoder", app_name=APP)
+        return make_app(
+            Cluster(load_model(model), encoder, actors, classes),
+            limits,
+            key=options.key,
+            hosts=options.hosts,
+            url_hosts=options.url_hosts,
+        )
 
-        def __init__(self, encoder: Any) -> None:
-            backend = Cluster(load_model(model), encoder, actors, classes)
-            self.app = make_app(
-                backend,
-                limits,
-                key=options.key,
-                hosts=options.hosts,
-                url_hosts=options.url_hosts,
-            )
-
-        async def __call__(self, request: Any) -> Any:
-            return Relay(self.app, request)
-
+    cores = {"num_cpus": 0.5}
+    encoder = serve.deployment(Encoder, name="Encoder", ray_actor_options=cores)
+    ingress = serve.deployment(serve.ingress(build)(), name="Ingress", ray_actor_options=cores)
     serve.start(http_options={"host": options.host, "port": options.port})
-    encoder: Any = Encoder
-    ingress: Any = Ingress
     serve.run(ingress.bind(encoder.bind()), name=APP, route_prefix="/")
-
-
-class Relay:
-    """A response of Starlette that hands the request on to the application."""
-
-    def __init__(self, app: Any, request: Any) -> None:
-        self.app, self.request = app, request
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self.app(scope, receive, send)

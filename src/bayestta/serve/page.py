@@ -1,4 +1,4 @@
-"""The live page: one self-contained document, put together from its three files."""
+"""The live page: one self-contained document, put together from its files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _digest(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-SCRIPT = _read("page.js")
+SCRIPT = _read("page_base.js") + _read("page.js")
 STYLE = CSS + _read("page.css")
 PAGE = _read("page.html").replace("{{style}}", STYLE).replace("{{script}}", SCRIPT)
 # The page loads nothing from elsewhere and runs no script but its own.

@@ -66,8 +66,9 @@ def routes(context: Context) -> APIRouter:
     async def list_adapters() -> dict[str, Any]:
         """All adapters, with the numbers of those that were used since the start."""
         names = await backend.names()
+        number = backend.board.number  # from which /v1/events?after= goes on
         rows = [backend.board.summary(name) or {"id": name} for name in names]
-        return {"adapters": rows, "events": backend.board.events()}
+        return {"adapters": rows, "events": backend.board.events(), "number": number}
 
     @router.post("/adapters", status_code=201, tags=["adapters"])
     async def create(body: NewAdapter) -> dict[str, Any]:
