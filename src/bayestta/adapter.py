@@ -17,36 +17,12 @@ from bayestta.models._text import check_names, check_templates, classifier
 from bayestta.models.base import VLM
 from bayestta.settings import Settings as AnySettings
 from bayestta.settings import describe, with_changes
-from bayestta.state import Stateful, matching
+from bayestta.state import Randomness, Stateful
 from bayestta.state_file import read_state, write_state
 
 TEMPLATES = ("a photo of a {}.",)
 MADE_ALIKE = ("method", "model", "classes", "templates", "settings")  # what states must share
 FROM_SETTINGS = ("views", "norms", "answer")  # what the runner asks, where a method lets one set it
-
-
-class Randomness:
-    """The adapter's own generator, as a piece of its state."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed, self.generator = seed, torch.Generator()
-        self.reset()
-
-    def reset(self) -> None:
-        self.generator.manual_seed(self.seed)
-
-    def state(self) -> dict[str, Any]:
-        return {"generator": self.generator.get_state()}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        given = matching("generator", state.get("generator"), self.generator.get_state())
-        try:
-            self.generator.set_state(given)
-        except RuntimeError as error:
-            raise ValueError(f"generator cannot be restored ({error}).") from None
-
-    def merge(self, other: Randomness, share: float) -> None:
-        pass  # each worker keeps its own draws
 
 
 class Adapter(Stateful):

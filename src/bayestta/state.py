@@ -212,3 +212,27 @@ class StatefulPart(Stateful):
 
     def merge(self, other: Any, share: float) -> None:
         self.merge_state(other, share)
+
+
+class Randomness:
+    """The adapter's own generator, as a piece of its state."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.generator = seed, torch.Generator()
+        self.reset()
+
+    def reset(self) -> None:
+        self.generator.manual_seed(self.seed)
+
+    def state(self) -> dict[str, Any]:
+        return {"generator": self.generator.get_state()}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        given = matching("generator", state.get("generator"), self.generator.get_state())
+        try:
+            self.generator.set_state(given)
+        except RuntimeError as error:
+            raise ValueError(f"generator cannot be restored ({error}).") from None
+
+    def merge(self, other: Randomness, share: float) -> None:
+        pass  # each worker keeps its own draws

@@ -113,10 +113,6 @@ class GaussianStats:
         """(K,) soft counts, prior included."""
         return self.seen + self.prior_count
 
-    @count.setter
-    def count(self, count: Tensor) -> None:
-        self.seen = count - self.prior_count
-
     @property
     def proportion(self) -> Tensor:
         """(K,) class frequencies, prior counts included; uniform when there are none."""
@@ -185,10 +181,7 @@ class GaussianStats:
             self._add_outer((shift, self.prior_count * (1 - keep) * ratio * shift))
 
     def merge(self, other: GaussianStats, share: float = 0.5) -> None:
-        """Add the evidence of another worker with the same prior; exact for `centre="exact"`.
-
-        Evidence has its own weight: the share of samples does not matter.
-        """
+        """Add the evidence of another worker with the same prior; exact for `centre="exact"`."""
         for name in ("structure", "centre", "prior_count", "prior_scatter", "epsilon"):
             mine, theirs = getattr(self, name), getattr(other, name)
             if mine != theirs:

@@ -15,6 +15,7 @@ from bayestta.maths.calibration import Temperature
 from bayestta.maths.discriminant import Discriminant
 from bayestta.maths.stats import GaussianStats
 from bayestta.methods import register
+from bayestta.methods.bayestta.accounts import step_account, stream_account
 from bayestta.methods.bayestta.fusion import Fusion, lean
 from bayestta.methods.bayestta.homogeneity import Homogeneity
 from bayestta.methods.bayestta.presets import BayesTTASettings
@@ -37,8 +38,6 @@ class BayesTTA(Adapter):
     >>> adapter = BayesTTA(load_model("mini-rn"), ["cat", "dog"], alpha=1.0)
     >>> adapter.adapt(torch.zeros(4, 3, 64, 64)).shape
     torch.Size([4, 2])
-    >>> adapter
-    BayesTTA(model='mini-rn', 2 classes, 4 samples, alpha=1.0)
     """
 
     Settings = BayesTTASettings
@@ -51,15 +50,11 @@ class BayesTTA(Adapter):
     )
     tunes = "Gaussian statistics of the features; statistics and norms of the image tower"
     cost = "1 forward per image, up to 1/5 more for trials while the stream moves; refine: + 0.7"
-    fidelity = (
-        "preset=released follows the authors' code, preset=paper the equations; the default is our "
-        "best form"
-    )
+    fidelity = "preset=released follows the authors' code, paper the equations; the default is ours"
 
     def __new__(cls, *args: Any, **keywords: Any) -> BayesTTA:
         """The class of the form that `preset` or `settings` ask for."""
-        settings: Any = keywords.get("settings")
-        preset = keywords.get("preset", getattr(settings, "preset", "default"))
+        preset = keywords.get("preset", getattr(keywords.get("settings"), "preset", "default"))
         if cls is BayesTTA and preset in ("released", "paper"):
             from bayestta.methods.bayestta.published import Published
 
@@ -99,7 +94,7 @@ class BayesTTA(Adapter):
             features, self.sketch = z.double(), sketch  # all statistics are float64
             self._estimate(features, sketch)
             answer = self._answer(features, sketch, remember=True)
-        self.record = self._told()
+        self.record = step_account(self)
         if self.settings.guard:
             tuned = self.refinement
             returns = 0 if tuned is None else tuned.returns + tuned.moved
@@ -242,29 +237,8 @@ class BayesTTA(Adapter):
         """Of the covariance; None until the test has spoken."""
         return self.test.chosen
 
-    def _told(self) -> dict[str, Any]:
-        told = {"structure": self.test.structure, **self.test.outcome}
-        told |= {"alpha": self.alpha, "trust": self.trust.value}
-        if self._fitted is not None:
-            told |= {"slope": self._fitted[2].slope, "kappa": self._fitted[2].kappa}
-        if self.tower is not None:
-            told |= self.tower.in_use
-        return told
-
-    def covariance_record(self) -> dict[str, Any]:
-        """The structure of the covariance, and what the test said of it."""
-        chosen = {"structure": self.test.structure, "decided": self.structure is not None}
-        return {**chosen, **self.test.outcome}
-
     def summary(self) -> dict[str, Any]:
-        guard = {**self.guard.summary(), "on": self.settings.guard}
-        found: dict[str, Any] = {"covariance": self.covariance_record(), "guard": guard}
-        if self.tower is not None:
-            found["tower"] = {**self.tower.in_use, "trials": self.tower.trials}
-        if self.refinement is not None:
-            passed = self.refinement.passed / max(1, self.samples) / self.settings.share
-            found["refinement"] = {"passed": passed, "returns": self.refinement.returns}
-        return found
+        return stream_account(self)
 
     def merge_state(self, other: BayesTTA, share: float) -> None:
         if self.stats.structure != other.stats.structure:

@@ -16,6 +16,7 @@ from bayestta.maths.covariance import shrink
 from bayestta.maths.discriminant import Discriminant
 from bayestta.maths.stats import GaussianStats
 from bayestta.methods._tuned import Tuned
+from bayestta.methods.bayestta.accounts import covariance_account
 from bayestta.methods.bayestta.homogeneity import Homogeneity
 from bayestta.methods.bayestta.method import BayesTTA
 from bayestta.methods.bayestta.presets import PublishedSettings
@@ -142,7 +143,7 @@ class Published(BayesTTA):
         return self.sharpness.probabilities(logits)
 
     def summary(self) -> dict[str, Any]:
-        return {"covariance": self.covariance_record()}
+        return {"covariance": covariance_account(self)}
 
 
 class Sharpness(StatefulPart):
