@@ -1,62 +1,69 @@
-"""The README's table from the results of `bayestta bench bench/readme.toml`.
+"""The table of the README: the default against the pristine model on the same images.
 
-Run it as `python bench/table.py runs/readme`.
+    bayestta bench bench/readme.toml
+    python bench/table.py runs/readme
+
+Means over seeds. "Worst domain" is the one that loses most against zero-shot; ECE is the
+calibration error of answers and sketch; the estimate of accuracy, mean confidence, needs no labels.
 """
 
 from __future__ import annotations
 
 import sys
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import mean
 
 from bayestta.evaluation.result import Result
 
-Rows = dict[str, list[Result]]
+HEADER = (
+    "| stream | model | zero-shot | **BayesTTA** | gain | worst domain | ECE (sketch) | "
+    "estimate's error | seeds |"
+)
 
 
-def by_seed(results: list[Result], seeds: set[int] | None = None) -> str:
-    chosen = [r.accuracy for r in results if seeds is None or r.seed in seeds]
-    return f"{mean(chosen):.2f}" if chosen else "–"
+def mean(runs: Sequence[Result], value: Callable[[Result], float]) -> float:
+    return sum(value(run) for run in runs) / len(runs)
 
 
-def worst(ours: list[Result], theirs: list[Result]) -> str:
-    """The domain that loses most against zero-shot, in the mean over seeds."""
-    count = len(ours[0].domains)
-    gaps = [
-        mean(r.domains[i]["accuracy"] for r in ours)
-        - mean(r.domains[i]["accuracy"] for r in theirs)
-        for i in range(count)
-    ]
-    lowest = min(range(count), key=gaps.__getitem__)
-    return f"{gaps[lowest]:+.1f} ({ours[0].domains[lowest]['name']})"
+def sketch(run: Result, key: str) -> float:
+    if run.sketch is None:
+        raise ValueError(f"{run.path} holds no zero-shot answers: run the bench again.")
+    return float(run.sketch[key])
+
+
+def row(runs: Sequence[Result]) -> str:
+    first = runs[0]
+    ours, zero = mean(runs, lambda run: run.accuracy), mean(runs, lambda r: sketch(r, "accuracy"))
+    worst, where = min(
+        (mean(runs, lambda run, i=i: _gain(run, i)), name["name"])  # type: ignore[misc]
+        for i, name in enumerate(first.domains)
+    )
+    ece, sketch_ece = mean(runs, lambda run: run.ece), mean(runs, lambda run: sketch(run, "ece"))
+    error = mean(runs, lambda run: (run.estimate or {})["error"])
+    seeds = ", ".join(str(run.seed) for run in sorted(runs, key=lambda run: run.seed))
+    cells = [f"{zero:.2f}", f"**{ours:.2f}**", f"{ours - zero:+.2f}", f"{worst:+.1f} ({where})"]
+    cells += [f"{100 * ece:.1f} ({100 * sketch_ece:.1f})", f"{error:+.1f}", seeds]
+    return f"| {first.data} | {first.model} | {' | '.join(cells)} |"
+
+
+def _gain(run: Result, i: int) -> float:
+    return float(run.domains[i]["accuracy"] - run.domains[i]["sketch_accuracy"])
 
 
 def main(folder: str) -> None:
-    streams: dict[tuple[str, str], Rows] = defaultdict(lambda: defaultdict(list))
+    found: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for path in sorted(Path(folder).glob("*.json")):
         if path.name.endswith(".error.json"):
             continue
-        result = Result.load(path)
-        preset, alpha = result.settings.get("preset", ""), result.settings.get("alpha")
-        name = f"released {alpha:g}" if preset == "released" else preset or result.method
-        streams[result.data, result.model][name].append(result)
-    print(
-        "| stream | model | zero-shot | **default** | gain | worst domain | released, best alpha "
-        "(seeds) | paper (seed 1) |\n|---|---|---|---|---|---|---|---|"
-    )
-    for (data, model), rows in sorted(streams.items()):
-        plain, ours = rows["zero-shot"], rows["default"]
-        gain = mean(r.accuracy for r in ours) - mean(r.accuracy for r in plain)
-        released = {k: v for k, v in rows.items() if k.startswith("released")}
-        best = max(released, key=lambda k: mean(r.accuracy for r in released[k] if r.seed == 1))
-        seeds = sorted(r.seed for r in released[best])
-        shown = f"{by_seed(released[best])}, {best.split()[1]} ({', '.join(map(str, seeds))})"
-        print(
-            f"| {data} | {model} | {by_seed(plain)} | **{by_seed(ours)}** | {gain:+.2f} | "
-            f"{worst(ours, plain)} | {shown} | {by_seed(rows['paper'], {1})} |"
-        )
+        run = Result.load(path)
+        if run.method == "bayestta" and run.settings.get("preset") == "default":
+            found[run.data, run.model].append(run)
+    print(HEADER)
+    print("|---|---|---:|---:|---:|---:|---:|---:|---|")
+    for _, runs in sorted(found.items()):
+        print(row(runs))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1] if len(sys.argv) > 1 else "runs/readme")
