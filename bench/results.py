@@ -148,7 +148,8 @@ SECTIONS: dict[str, tuple[str, str, Callable[[list[Result]], str]]] = {
         "whose text tower has none. CoOp's context was learnt on 16 labelled images per class of "
         "the unshifted domain of the held-out split: it is the only supervised row. TPT and "
         "DynaPrompt come out alike because the text towers of the minis hardly listen to the "
-        "context: a step at the published rate of 5e-3 leaves the answers those of `a photo of a {}` (zero-shot "
+        "context: a step at the published rate of 5e-3 leaves the answers those of "
+        "`a photo of a {}` (zero-shot "
         "with `--templates single`) but for an image in a thousand.",
         full,
     ),

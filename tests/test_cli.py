@@ -71,7 +71,11 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(bayestta.models.base, "load_model", load)
     for name in ("tiny", "seen"):
-        monkeypatch.setitem(bayestta.models.base.MODELS._known, name, "made here")
+        monkeypatch.setitem(
+            bayestta.models.base.MODELS._known,
+            name,
+            bayestta.models.base.Entry(lambda *_: Tiny(), "made here"),
+        )
     monkeypatch.setenv("BAYESTTA_DATA", str(tmp_path / "cache"))
     monkeypatch.delenv("BAYESTTA_DEBUG", raising=False)
     monkeypatch.chdir(tmp_path)
@@ -233,7 +237,7 @@ def test_run_writes_what_the_library_measures(cache: Path, tmp_path: Path) -> No
     assert found["settings"]["alpha"] == 2.0
     assert found["settings"]["refine"] is False
     assert found["provenance"]["alpha"] == found["provenance"]["refine"] == "user"
-    assert found["provenance"]["beta"] == "default"
+    assert found["provenance"]["half_life"] == "default"
     assert (found["limit"], found["batch_size"], found["split"]) == (16, 8, "test")
 
     data, model = load_data("cifar10-light"), Tiny()
@@ -289,7 +293,7 @@ WRONG = {
     "data": (["--data", "rmnits"], "did you mean 'rmnist'"),
     "key": (["--set", "alhpa=1"], "did you mean 'alpha'"),
     "synonym": (["--set", "learning_rate=1"], "did you mean 'lr'"),
-    "range": (["--set", "shrinkage=2"], "give a number from 0 to 1"),
+    "range": (["--set", "share=2"], "give a number above 0"),
     "number": (["--set", "alpha=big"], "alpha takes a number, not 'big'"),
     "no value": (["--set", "alpha"], "key=value"),
     "preset": (["--set", "preset=relased"], "did you mean 'released'"),
@@ -411,7 +415,9 @@ def test_predict_answers_as_the_library_does(tmp_path: Path) -> None:
     photographs(tmp_path / "photos" / "morning", 5, 10)
     (tmp_path / "names.txt").write_text("cat\ndog\nbird\n")
     words = ["predict", "--images", "photos", "--classes", "names.txt", "--model", "tiny"]
-    result = call(*words, "--batch-size", "4", "--set", "lr=0.5", "--set", "beta=0", "-o", "p.csv")
+    result = call(
+        *words, "--batch-size", "4", "--set", "alpha=2", "--set", "doubt=0", "-o", "p.csv"
+    )
     assert result.exit_code == 0, result.output
     assert "10 images answered, 0 skipped -> p.csv" in result.stdout
     rows = answered(tmp_path / "p.csv")
@@ -421,7 +427,7 @@ def test_predict_answers_as_the_library_does(tmp_path: Path) -> None:
     model = Tiny()
     data = Folder(root="photos", classes=["cat", "dog", "bird"], flat=True)
     adapter = make_adapter(
-        "bayestta", model, data.classes, data.templates, seed=1, lr=0.5, beta=0.0
+        "bayestta", model, data.classes, data.templates, seed=1, alpha=2.0, doubt=0.0
     )
     plain = make_adapter("zero-shot", model, data.classes, data.templates)
     labels, zero_shot, sure = [], [], []

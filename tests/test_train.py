@@ -32,6 +32,9 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     )
     known = {"tiny": tiny_vlm("mini-vit"), "bare": bare}
     monkeypatch.setattr(bayestta.models.base, "load_model", lambda name, **_: known[name])
+    for name in known:
+        entry = bayestta.models.base.Entry(lambda *_: bare, "made here")
+        monkeypatch.setitem(bayestta.models.base.MODELS._known, name, entry)
     monkeypatch.setenv("BAYESTTA_DATA", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "cache" / "mnist"

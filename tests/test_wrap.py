@@ -252,7 +252,6 @@ def test_embeddings_that_do_not_fit_get_one_sentence():
         (lambda: bt.wrap(nn.Identity(), text=W, scale=1.0), "both a model and text prototypes"),
         (lambda: bt.wrap(nn.Identity(), scale=1.0), "scale and bias go with text="),
         (lambda: bt.BayesTTA(model, ["a", "b"], refine=False), "2 class names .* 3 rows of text"),
-        (lambda: bt.BayesTTA(model, CLASSES), "0 norm layers to refine"),
         (lambda: bt.make_adapter("tent-reset", model, CLASSES), "runs the image tower"),
         (lambda: model.encode_text(["cat"]), "cannot encode prompts"),
         (lambda: zero_shot(model).adapt(W[:, :3]), r"takes \(B, 4\): give the features of the"),

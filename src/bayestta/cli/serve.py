@@ -33,9 +33,9 @@ def serve(
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; the default is this machine only.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = (
-        8000
-    ),
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Port to listen on; 0 takes a free one.")
+    ] = (8000),
     api_key: Annotated[
         str | None,
         typer.Option(
