@@ -26,13 +26,14 @@ def parts(results: Sequence[Result]) -> str:
     for one in where:
         mine = [run for run in here if stream(run) == one]
         cells = [spread([gain(r) for r in mine if name(r) == part], sign=True) for part in PARTS]
-        rows.append([one, spread(map(sketch, mine)), *cells])
+        passed = [100 * run.refinement["passed"] for run in mine if run.refinement]
+        rows.append([one, spread(map(sketch, mine)), *cells, spread(passed)])
     for model in dict.fromkeys(run.model for run in here):
         mine = [run for run in here if run.model == model]
         means = [[gain(r) for r in mine if name(r) == part] for part in PARTS]
         cells = [f"{fmean(gains):+.2f}" if gains else "–" for gains in means]
-        rows.append([f"**mean**, {model}", f"{fmean(map(sketch, mine)):.2f}", *cells])
-    return markdown_table(["stream", "zero-shot", *PARTS], rows)
+        rows.append([f"**mean**, {model}", f"{fmean(map(sketch, mine)):.2f}", *cells, ""])
+    return markdown_table(["stream", "zero-shot", *PARTS, "images past the gate, %"], rows)
 
 
 def orders(results: Sequence[Result]) -> str:
