@@ -17,6 +17,11 @@ NAMES = {  # where the key alone would not do
     "df2": "df₂",
     "pvalue": "p",
     "usable": "could reject",
+    "pixels": "stream's share in pixels",
+    "batch_norms": "stream's share in BatchNorms",
+    "passed": "share of images past the gate",
+    "tail": "mean of the worst",
+    "share": "worst share",
 }
 FIRST = ("structure", "F", *NAMES)  # the order of columns; other facts follow
 SETTINGS = (
