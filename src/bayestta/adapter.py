@@ -47,6 +47,7 @@ class Adapter(Stateful):
 
     name: ClassVar[str] = ""
     title: str = ""
+    about: ClassVar[str] = ""  # what lists say of it; by default the docstring's first sentence
     citation: ClassVar[str] = ""
     tunes: ClassVar[str] = "nothing"
     cost: ClassVar[str] = "1 forward per image"

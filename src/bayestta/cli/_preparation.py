@@ -65,12 +65,22 @@ Option = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="KEY=VALUE", help="Option of the data set; may be repeated."),
 ]
+Reports = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="<path>",
+        help="Report to write: .html, .md, .tex, .csv or .txt; may be repeated.",
+    ),
+]
 Device = Annotated[str, typer.Option("--device", help="Device, such as cpu, cuda or cuda:1.")]
 Precision = Annotated[
     str, typer.Option("--precision", help="Precision of the weights: fp32, bf16 or fp16.")
 ]
 Workers = Annotated[
-    int, typer.Option("--workers", help="Processes that open images; 0 opens them in this one.")
+    int,
+    typer.Option("--workers", min=0, help="Processes that open images; 0 opens them in this one."),
 ]
 Strict = Annotated[
     bool, typer.Option("--strict", help="Stop at an image that cannot be read, not skip it.")
@@ -91,6 +101,16 @@ def check_out(path: Path | None) -> None:
             f"{path} cannot be written, as {folder} does not allow it: choose another."
         )
     clear_parts(path)
+
+
+def check_reports(paths: Sequence[Path]) -> None:
+    """Refuse reports that could not be written, all of them before the work."""
+    from bayestta.report import SUFFIXES
+
+    for path in paths:
+        check_out(path)
+        if path.suffix.lower() not in SUFFIXES:
+            raise ValueError(unknown("ending of a report", path.suffix or path.name, SUFFIXES))
 
 
 @contextmanager

@@ -59,8 +59,10 @@ def predict(
         int, typer.Option("--top-k", min=1, help="Number of labels per image, the best first.")
     ] = 2,
     guard: jobs.Guard = False,
-    seed: jobs.Seed = jobs.SEED,
-    templates: jobs.Templates = "data",
+    seed: Annotated[int, typer.Option("--seed", help="Seed for the method.")] = jobs.SEED,
+    templates: Annotated[
+        str, typer.Option("--templates", help="Prompts: single, seven or eighty.")
+    ] = "seven",
     device: jobs.Device = "cpu",
     precision: jobs.Precision = "fp32",
     workers: jobs.Workers = 0,
@@ -109,6 +111,8 @@ def predict(
     with ExitStack() as held:
         if state is not None:
             held.enter_context(jobs.claim_state(state))
+        if not images.expanduser().exists():
+            raise ValueError(f"{images} is not there: give --images a folder or an image.")
         data = Photographs(images, class_names(classes), sort, journal.open())
         if top_k > len(data.classes):
             raise ValueError(

@@ -206,7 +206,7 @@ def finish(show: Screen, result: Result, out: Path | None) -> None:
     if not show.quiet:
         show.say(render_table([result], "terminal"))
     where = f" -> {out}" if out is not None else ""
-    show.say(
+    show.conclude(
         f"{result.method} with {result.model} on {result.data}, seed {result.seed}: "
         f"{result.accuracy:.2f} % of {result.n} images{beside(result)}, "
         f"{result.seconds['total']:.1f} s{where}"
