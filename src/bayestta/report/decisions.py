@@ -33,8 +33,9 @@ every class has been seen often enough to carry a covariance of its own.'
         return f"{kept}: the settings say so, nothing was tested."
     f, critical = record.get("statistic"), record.get("critical")
     if f is None or critical is None:
-        reason = record.get("reason") or "there was too little to test"
-        return f"{kept}: no test was carried out, as {reason}."
+        reason = record.get("reason") or "nothing was seen"
+        few = "there were too few images per class"
+        return f"{kept}: no test was carried out, as {few} ({reason})."
     numbers = f"F {f:.2f}, critical value {critical:.2f}"
     if not record.get("usable", True):
         reason = record.get("reason") or "the approximation does not hold"

@@ -107,7 +107,7 @@ def show(value: Any) -> str:
     >>> show(True), show(None), show(0.061234), show([1, 2.5])
     ('yes', '–', '0.06123', '1, 2.5')
     """
-    if value is None:
+    if value is None or value == []:
         return NONE
     if isinstance(value, bool):
         return "yes" if value else "no"
