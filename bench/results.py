@@ -1,189 +1,132 @@
 """docs/results.md from the folders that `bayestta bench` filled: `python bench/results.py runs`.
 
-A section a bench file, with the command that made it; nothing in the tables is written by hand. A
-folder that is not there is left out, and a run that is missing from one is counted.
+One section per bench file, with the command that made it; nothing in the tables is written by hand.
+A folder that is not there is left out, and a run that is missing from one is counted. Scripts that
+print a table themselves are saved as text: `python bench/NAME.py | tee runs/NAME.txt`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import fmean
+
+import calibration
+import guard
+import held_out
+import safety
+import sections
+import table
+from _tables import HERE
 
 from bayestta.bench import read_bench
 from bayestta.evaluation.result import Result
-from bayestta.report.formats import markdown
-from bayestta.report.groups import Value, group, name
-from bayestta.report.tables import comparison, number
 
-HERE = Path(__file__).parent
-Key = Callable[[Result], str | None]
-Read = Callable[[Result], float | None]
+Make = Callable[[Sequence[Result]], str]
 
 
-def spread(numbers: Iterable[float | None]) -> str:
-    """Mean ± deviation over the seeds."""
-    return number(Value.of(list(numbers)), digits=2)
+def overview(results: Sequence[Result]) -> str:
+    return f"{table.table(results)}\n\n{sections.full(results)}"
 
 
-def pivot(results: list[Result], row: Key, column: Key, read: Read, corner: str) -> str:
-    """Rows and columns in order of appearance; results that have no row or column are left out."""
-    found: dict[tuple[str, str], list[float | None]] = {}
-    for result in results:
-        if (r := row(result)) is not None and (c := column(result)) is not None:
-            found.setdefault((r, c), []).append(read(result))
-    rows = list(dict.fromkeys(r for r, _ in found))
-    columns = list(dict.fromkeys(c for _, c in found))
-    lines = [f"| {corner} | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
-    lines += [
-        f"| {r} | {' | '.join(spread(found.get((r, c), [])) for c in columns)} |" for r in rows
-    ]
-    return "\n".join(lines)
-
-
-def accuracy(result: Result) -> float:
-    return result.accuracy
-
-
-def stream(result: Result) -> str:
-    return f"{result.data}, {result.model}"
-
-
-# --- a section each ---
-
-
-def full(results: list[Result]) -> str:
-    return "\n\n".join(markdown(comparison(g)) for g in group(results))
-
-
-def by_name(results: list[Result]) -> str:
-    return pivot(results, name, stream, accuracy, "")
-
-
-def long_term(results: list[Result]) -> str:
-    parts = []
-    for where in dict.fromkeys(map(stream, results)):
-        here = [r for r in results if stream(r) == where]
-        columns: dict[str, Read] = {
-            f"round {i + 1}": lambda r, i=i: r.rounds[i]["accuracy"]  # type: ignore[misc]
-            for i in range(3)
-        }
-        columns["forgotten"] = lambda r: fmean(d["then"] - d["now"] for d in r.forgetting)
-        lines = [f"| {where} | {' | '.join(columns)} |", f"|---|{'---:|' * len(columns)}"]
-        for method in dict.fromkeys(map(name, here)):
-            mine = [r for r in here if name(r) == method]
-            cells = [spread(map(read, mine)) for read in columns.values()]
-            lines.append(f"| {method} | {' | '.join(cells)} |")
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
-
-
-def sensitivity(results: list[Result]) -> str:
-    ours = [r for r in results if r.method == "bayestta"]
-    usual = {key: _most([r.settings[key] for r in ours]) for key in ("lr", "beta", "alpha")}
-    parts = [pivot(results, lambda r: None if r in ours else r.method, stream, accuracy, "")]
-    for key in usual:
-        others = [k for k in usual if k != key]
-        chosen = [r for r in ours if all(r.settings[k] == usual[k] for k in others)]
-        chosen.sort(key=lambda r: (r.settings[key], r.data))
-        parts.append(pivot(chosen, lambda r: f"{r.settings[key]:g}", stream, accuracy, key))  # noqa: B023
-    return "\n\n".join(parts)
-
-
-def _most(values: list[float]) -> float:
-    return max(set(values), key=values.count)
-
-
-def batch_size(results: list[Result]) -> str:
-    def size(result: Result) -> str:
-        return "zero-shot" if result.method == "zero-shot" else str(result.batch_size)
-
-    return pivot(results, size, stream, accuracy, "batch size")
-
-
-def efficiency(results: list[Result]) -> str:
-    parts = []
-    for where in dict.fromkeys(map(stream, results)):
-        lines = [f"| {where} | accuracy | seconds | times zero-shot |", "|---|---:|---:|---:|"]
-        here = [r for r in results if stream(r) == where]
-        base = fmean(r.seconds["total"] for r in here if r.method == "zero-shot")
-        for method in dict.fromkeys(map(name, here)):
-            mine = [r for r in here if name(r) == method]
-            spent = fmean(r.seconds["total"] for r in mine)
-            scored = spread(map(accuracy, mine))
-            lines.append(f"| {method} | {scored} | {spent:.1f} | {spent / base:.1f} |")
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts)
-
-
-def controls(results: list[Result]) -> str:
-    return pivot(
-        results, lambda r: f"{name(r)}, {r.order}", stream, accuracy, "method, order of the stream"
-    )
-
-
-def collapse(results: list[Result]) -> str:
-    def setting(result: Result) -> str:
-        if result.method == "zero-shot":
-            return "zero-shot"
-        return f"lr {result.settings['lr']:g}, {result.settings['norms']} statistics"
-
-    whole = pivot(results, setting, stream, accuracy, "average")
-    last = pivot(results, setting, stream, lambda r: r.domains[-1]["accuracy"], "last domain")
-    return f"{whole}\n\n{last}"
-
-
-SECTIONS: dict[str, tuple[str, str, Callable[[list[Result]], str]]] = {
+SECTIONS: dict[str, tuple[str, str, Make]] = {
     "readme": (
         "The default against zero-shot and the two published forms",
-        "1,000 images per domain. The released form gets its alpha chosen on the reported stream.",
-        full,
+        "1,000 images per domain. The worst domain is the one that loses most against zero-shot. "
+        "The released form gets its alpha chosen on the reported stream.",
+        overview,
     ),
     "embedded": (
         "All methods",
-        "512 images per domain, and 128 for CoTTA, WATT and the 64-view methods (TPT, DynaPrompt), "
-        "with zero-shot and BayesTTA on the same 128 beside them. Methods that need gradients "
-        "through the text tower (CoOp, TPT, AdaPrompt, DynaPrompt, HisTPT) do not run on lit, "
-        "whose text tower has none. CoOp's context was learnt on 16 labelled images per class of "
-        "the unshifted domain of the held-out split: it is the only supervised row. TPT and "
-        "DynaPrompt come out alike because the text towers of the minis hardly listen to the "
-        "context: a step at the published rate of 5e-3 leaves the answers those of "
-        "`a photo of a {}` (zero-shot "
-        "with `--templates single`) but for an image in a thousand.",
-        full,
+        "512 images per domain, and 128 for methods of many forwards per image (CoTTA, WATT, TPT, "
+        "DynaPrompt), which were measured with version 0.1 and are in "
+        "[their own page](results_0.1.md): their code has not changed since. Methods that need "
+        "gradients through the text tower (CoOp, TPT, AdaPrompt, DynaPrompt, HisTPT) do not run "
+        "on lit, whose text tower has none. CoOp's context was learnt on 16 labelled images per "
+        "class of the unshifted domain of the held-out split: it is the only supervised row. The "
+        "first table compares BayesTTA with the best other method on each stream, CoOp aside.",
+        sections.ranked,
     ),
-    "tent_collapse": (
-        "TENT-continual, and where it collapses",
-        "Batches of 16, so more than 500 steps. Ten classes: 10 % is one answer for everything.",
-        collapse,
+    "pets": (
+        "Pets",
+        "37 classes, one domain, on features of lit that are made once; BayesTTA can only use the "
+        "statistics of features there. Seeds are orders of the images.",
+        sections.ranked,
+    ),
+    "full_length": (
+        "Full-length streams",
+        "All 10,000 test images in every domain: `cifar10-light` without a limit, `rmnist` with "
+        "`--option turn=all`.",
+        sections.ranked,
+    ),
+    "safety": (
+        "Never worse than zero-shot",
+        "Gain over zero-shot on the same images in points, in brackets that of the worst domain; "
+        "300 images per domain, seed 5.",
+        safety.table,
+    ),
+    "tail": (
+        "Expected tail accuracy",
+        "The mean of the worst tenth of 100 orders of the same images, on cached features.",
+        sections.tails,
+    ),
+    "batch_size": (
+        "Batch size",
+        "Accuracy, and the gain over zero-shot in brackets. 256 images per domain on lit, 1,000 "
+        "on mini-rn.",
+        sections.batch_size,
     ),
     "long_term": (
         "Three rounds",
         "One state through all domains three times. Forgotten: accuracy when a domain was last "
         "adapted to, less that of `predict` on the same images at the end; mean over all domains "
         "but the last.",
-        long_term,
+        sections.long_term,
     ),
-    "ablation": ("What the parts are worth", "Rows as defined in docs/method.md.", by_name),
+    "controls": ("Other orders", "", sections.controls),
+    "guard": (
+        "The guard under stress",
+        "Refinement at 100 and 1,000 times its rate, and a covariance per class by force. First: "
+        "images until the guard, or refinement by itself, first stepped back.",
+        guard.table,
+    ),
+    "held_out": (
+        "How the default was chosen: held-out streams",
+        "Images of no reported stream. Points above zero-shot on the same images.",
+        held_out.tables,
+    ),
+    "ablation": (
+        "What the parts are worth",
+        "Rows as defined in docs/method.md.",
+        sections.by_name,
+    ),
     "sensitivity": (
-        "Learning rate, EMA decay, alpha",
+        "Memory, doubt, alpha",
         "One is varied, the others as by default.",
-        sensitivity,
+        sections.sensitivity,
     ),
-    "batch_size": ("Batch size", "", batch_size),
     "efficiency": (
         "Accuracy against time",
-        "One thread a run: seed 1 with nothing else running, seeds 2 and 3 two at a time on two "
-        "cores. CoTTA, WATT and the 64-view methods are in the section on all methods; "
-        "benchmarks/methods.py counts forwards.",
-        efficiency,
+        "One process at a time. Methods of many forwards per image are in the section on all "
+        "methods; benchmarks/methods.py counts forwards.",
+        sections.efficiency,
     ),
-    "controls": ("Other orders", "", controls),
+    "tent_collapse": (
+        "TENT-continual, and where it collapses",
+        "Batches of 16, so more than 500 steps. Ten classes: 10 % is one answer for everything.",
+        sections.collapse,
+    ),
+}
+TEXTS = {  # scripts that print their table: the title, and the command
+    "lit": ("`lit` at zero-shot", "python bench/lit.py --pets FOLDER"),
+    "rho": ("Statistics of the tower, held-out", "python bench/rho.py"),
+    "sorted_folder": ("A folder sorted by class", "python bench/sorted_folder.py"),
+    "many_classes": ("A thousand classes", "python bench/many_classes.py"),
+    "step": ("Cost of a step", "python benchmarks/step.py"),
 }
 
 
-def section(folder: Path, title: str, about: str, make: Callable[[list[Result]], str]) -> str:
+def section(folder: Path, title: str, about: str, make: Make) -> str:
     wanted = read_bench(HERE / f"{folder.name}.toml")
     there = [run for run in wanted if (folder / run.file).exists()]
     text = make([Result.load(folder / run.file) for run in there])
@@ -193,18 +136,32 @@ def section(folder: Path, title: str, about: str, make: Callable[[list[Result]],
     return f"## {title}\n\n{' '.join(filter(None, [about, made]))}\n\n{text}\n"
 
 
-def main(folder: str) -> None:
+def printed(path: Path, title: str, command: str) -> str:
+    """What a script printed: a table as it is, lines as they were."""
+    text = path.read_text("utf-8").strip()
+    body = text if text.startswith("|") else f"```\n{text}\n```"
+    return f"## {title}\n\nMade by `{command}`.\n\n{body}\n"
+
+
+def main(folder: Path) -> None:
     print(
         "# Results\n\nMeasured on two CPU cores without a GPU, seeds as shown, accuracy in % (mean "
         "± sample deviation over seeds). Written by `python bench/results.py runs` from the "
-        "folders that `bayestta bench` fills. Except under accuracy against time, seconds were "
-        "taken while other programs ran, and say little; [speed.md](speed.md) has ratios measured "
-        "in one run.\n"
+        "folders that `bayestta bench` fills and from what scripts print. Except under accuracy "
+        "against time, seconds were taken while other programs ran, and say little; "
+        "[speed.md](speed.md) has ratios measured in one run.\n"
     )
     for key, (title, about, make) in SECTIONS.items():
-        if any((Path(folder) / key).glob("*.json")):
-            print(section(Path(folder) / key, title, about, make))
+        plan = HERE / f"{key}.toml"
+        if any((folder / key / run.file).exists() for run in read_bench(plan)):
+            print(section(folder / key, title, about, make))
+    if found := calibration.tables(folder, skip=("tent_collapse",)):
+        about = "ECE in points. Made by `python bench/calibration.py runs` from all folders above."
+        print(f"## Calibration, and accuracy estimated without labels\n\n{about}\n\n{found}\n")
+    for key, (title, command) in TEXTS.items():
+        if (folder / f"{key}.txt").exists():
+            print(printed(folder / f"{key}.txt", title, command))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs"))

@@ -12,7 +12,9 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from statistics import fmean
+
+from _tables import is_default, load, sketch
 
 from bayestta.evaluation.result import Result
 
@@ -23,18 +25,12 @@ HEADER = (
 
 
 def mean(runs: Sequence[Result], value: Callable[[Result], float]) -> float:
-    return sum(value(run) for run in runs) / len(runs)
-
-
-def sketch(run: Result, key: str) -> float:
-    if run.sketch is None:
-        raise ValueError(f"{run.path} holds no zero-shot answers: run the bench again.")
-    return float(run.sketch[key])
+    return fmean(map(value, runs))
 
 
 def row(runs: Sequence[Result]) -> str:
     first = runs[0]
-    ours, zero = mean(runs, lambda run: run.accuracy), mean(runs, lambda r: sketch(r, "accuracy"))
+    ours, zero = mean(runs, lambda run: run.accuracy), mean(runs, sketch)
     worst, where = min(
         (mean(runs, lambda run, i=i: _gain(run, i)), name["name"])  # type: ignore[misc]
         for i, name in enumerate(first.domains)
@@ -51,19 +47,13 @@ def _gain(run: Result, i: int) -> float:
     return float(run.domains[i]["accuracy"] - run.domains[i]["sketch_accuracy"])
 
 
-def main(folder: str) -> None:
+def table(results: Sequence[Result]) -> str:
     found: dict[tuple[str, str], list[Result]] = defaultdict(list)
-    for path in sorted(Path(folder).glob("*.json")):
-        if path.name.endswith(".error.json"):
-            continue
-        run = Result.load(path)
-        if run.method == "bayestta" and run.settings.get("preset") == "default":
-            found[run.data, run.model].append(run)
-    print(HEADER)
-    print("|---|---|---:|---:|---:|---:|---:|---:|---|")
-    for _, runs in sorted(found.items()):
-        print(row(runs))
+    for run in filter(is_default, results):
+        found[run.data, run.model].append(run)
+    lines = [HEADER, "|---|---|---:|---:|---:|---:|---:|---:|---|"]
+    return "\n".join([*lines, *(row(runs) for _, runs in sorted(found.items()))])
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "runs/readme")
+    print(table(load(sys.argv[1] if len(sys.argv) > 1 else "runs/readme")))

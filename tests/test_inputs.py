@@ -79,7 +79,7 @@ def test_what_cannot_be_taken_gets_one_sentence_and_changes_nothing(tiny_vit, pi
         (x[:0], "the batch is empty: give at least 1 image"),
         ([], "the batch is empty"),
         (np.zeros((0, 8, 8, 3), np.uint8), "the batch is empty"),
-        (x / 0, "2 of 2 images of the batch hold NaN"),
+        (x / 0, "2 of 2 images of the batch hold pixels that are NaN"),
         (pixels / 255, r"array of float64 with shape \(40, 60, 3\): give uint8 with shape"),
         (pixels.transpose(2, 0, 1), r"shape \(3, 40, 60\): .* a.transpose\(1, 2, 0\)"),
         (np.zeros((8, 8, 4), np.uint8), r"image 0 is an array of uint8 with shape \(8, 8, 4\)"),
@@ -106,6 +106,29 @@ def test_what_cannot_be_taken_gets_one_sentence_and_changes_nothing(tiny_vit, pi
             adapter.adapt(given)
         assert "\n" not in str(error.value)
     assert adapter.samples == adapter.steps == 0
+
+
+@pytest.mark.parametrize("scale", [1e18, 1e30])
+@pytest.mark.parametrize("kind", ["pixels", "features"])
+def test_a_huge_image_is_refused_and_the_stream_goes_on(tiny_vit, kind, scale):
+    """In 0.1 one such image of 64 made the state infinite, and every later call failed."""
+    rng = torch.Generator().manual_seed(0)
+    rows = torch.nn.functional.normalize(torch.randn(3, 16, generator=rng), dim=1)
+    shape, model = (64, 16), bt.wrap(text=rows, scale=20.0)
+    if kind == "pixels":
+        shape, model = (64, 3, 32, 32), tiny_vit
+    batches = [torch.randn(shape, generator=rng) for _ in range(3)]
+    adapter, undisturbed = (bt.BayesTTA(model, CLASSES) for _ in range(2))
+    spoilt = batches[1].clone()
+    spoilt[7] *= scale
+    for i, x in enumerate(batches):
+        if i == 1:
+            fact = rf"1 of 64 images of the batch hold {kind} that are beyond 1,000,000 .*first: 7"
+            with pytest.raises(ValueError, match=fact):
+                adapter.adapt(spoilt)
+            with pytest.raises(ValueError, match=fact):
+                adapter.predict(spoilt)
+        assert torch.equal(adapter.adapt(x), undisturbed.adapt(x))
 
 
 # --- the runner ---

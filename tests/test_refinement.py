@@ -7,8 +7,10 @@ import torch
 
 from bayestta.methods.bayestta.method import BayesTTA
 from bayestta.methods.bayestta.refinement import (
+    FULL,
     GROUP,
     KEEP,
+    MOST,
     PULL,
     RETURNS,
     SHARP,
@@ -61,7 +63,8 @@ def test_a_step_is_adam_on_sharp_targets_and_a_little_back():
     seen = [next(batches), next(batches)]
     assert sum(len(x) for x, _, _ in seen) == GROUP
     own = {key: v.clone().requires_grad_() for key, v in refinement.tuned.start.items()}
-    adam = torch.optim.Adam(own.values(), lr=1e-3)
+    doubt = sum((a.argmax(1) != s.argmax(1)).sum().item() for _, a, s in seen) / GROUP
+    adam = torch.optim.Adam(own.values(), lr=1e-3 * min(MOST, (doubt / FULL) ** 2))
     loss = torch.zeros(())
     for x, answer, _ in seen:
         target = (SHARP * answer).softmax(1)

@@ -100,6 +100,16 @@ def test_numbers_equal_numpy() -> None:
     assert ours["MB"] == "2,345"
 
 
+def test_the_estimate_without_labels_stands_beside_accuracy_with_its_error() -> None:
+    told = [{"accuracy": 71.0, "error": 2.0}, {"accuracy": 75.0, "error": -3.0}]
+    ours, other = markdown(
+        [*(run(seed=i, estimate=one) for i, one in enumerate(told)), run("tent", estimate=None)]
+    )
+    assert ours["estimate"] == "73.0 (-0.5)"
+    assert other["estimate"] == "–"
+    assert "estimate" not in markdown([run()])[0]
+
+
 def test_best_is_bold_and_ties_are_shared() -> None:
     a, b = (80.0, 70.0, 60.0), (80.0, 50.0, 70.0)
     zero, ours, other = markdown(
@@ -299,7 +309,7 @@ def test_page_has_its_figures_tables_and_records() -> None:
     text = " ".join("".join(root.itertext()).split())
     for word in (
         "One covariance for all classes",
-        "critical 1.64",
+        "critical value 1.64",
         "last agreement",
         "0.875",
     ):

@@ -255,6 +255,7 @@ def test_embeddings_that_do_not_fit_get_one_sentence():
         (lambda: bt.make_adapter("tent-reset", model, CLASSES), "runs the image tower"),
         (lambda: model.encode_text(["cat"]), "cannot encode prompts"),
         (lambda: zero_shot(model).adapt(W[:, :3]), r"takes \(B, 4\): give the features of the"),
+        (lambda: zero_shot(model).adapt(W * 1e-9), r"3 of 3 features of the batch are zero"),
         (lambda: zero_shot(model).adapt(W[0]), r"takes \(B, 4\): write x\[None\] for one"),
         (lambda: zero_shot(model).adapt(["a.jpg"]), "'embeddings' takes features: give a float"),
     ):

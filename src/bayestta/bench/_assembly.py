@@ -27,6 +27,8 @@ def check_options(run: Run) -> None:
     with_changes(settings.default(run.settings), run.settings, run.method)
     if run.reset_every is not None and run.reset_every not in RESETS:
         raise ValueError(unknown("reset_every", run.reset_every, RESETS))
+    if run.orders < 1:
+        raise ValueError(f"orders is {run.orders}: it must be at least 1.")
     check_templates(run.templates)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from bayestta.bench.plan import Run
 from bayestta.evaluation.result import Result
 
 if TYPE_CHECKING:
+    from bayestta.adapter import Adapter
     from bayestta.data import Data
     from bayestta.evaluation.steps import Step
     from bayestta.models.base import VLM
@@ -134,6 +136,10 @@ def execute(
         },
     )
     result.key = run.file
+    if run.orders > 1:
+        if tell is not None:
+            tell(f"Running {run.orders} orders of the images for the tail accuracy.")
+        result.tail = _tail(run, model, data, options)
     if watch is not None:
         result.pictures = watch.pictures()
     if data.skipped:
@@ -143,3 +149,18 @@ def execute(
     elif out is not None:
         result.save(Path(out))
     return result
+
+
+def _tail(run: Run, model: VLM, data: Data, options: dict[str, Any]) -> dict[str, Any]:
+    """The tail accuracy of the run's method over orders whose seeds count up from the run's."""
+    from bayestta.data import stream
+    from bayestta.evaluation.tail import tail_accuracy
+
+    def make(i: int) -> Adapter:
+        return build_adapter(replace(run, seed=run.seed + i), model, data)
+
+    def batches(i: int) -> Any:
+        told = {**options, "order": run.order, "seed": run.seed + i, "rounds": run.rounds}
+        return stream(data, model.preprocess, **told)
+
+    return tail_accuracy(make, batches, orders=run.orders)

@@ -40,6 +40,7 @@ class Run:
     settings: dict[str, Any] = field(default_factory=dict, hash=False)
     provenance: str = "user"  # of the settings: user, authors or tuned
     rounds: int = 1
+    orders: int = 1  # more than one: also the tail accuracy over so many orders of the images
     options: dict[str, Any] = field(default_factory=dict, hash=False)  # further ones of load_data
     label: str | None = None  # what reports call it
     root: str | None = None  # folder of the data
@@ -61,6 +62,7 @@ class Run:
     def __str__(self) -> str:
         set_ = " ".join(f"{key}={value}" for key, value in self.settings.items())
         extra = [f"{self.rounds} rounds"] if self.rounds > 1 else []
+        extra += [f"{self.orders} orders"] if self.orders > 1 else []
         extra += [f"batches of {self.batch_size}"] if self.batch_size != 128 else []
         extra += [f"order {self.order}"] if self.order != "time" else []
         extra += ["guarded"] if self.guard else []
@@ -80,11 +82,11 @@ AXES = {  # key of the file -> field; a list is multiplied out
 }
 SINGLE = (
     *("limit", "split", "templates", "reset_every", "provenance", "rounds", "options", "label"),
-    *("root", "device", "precision", "explain", "guard"),
+    *("root", "device", "precision", "explain", "guard", "orders"),
 )
 KEYS = (*AXES, *SINGLE, "set", "grid")
 KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("seeds", "batch_size", "limit", "rounds"), (int,)),
+    **dict.fromkeys(("seeds", "batch_size", "limit", "rounds", "orders"), (int,)),
     **dict.fromkeys(("set", "grid", "options"), (dict,)),
     **dict.fromkeys(("explain", "guard"), (bool,)),
 }

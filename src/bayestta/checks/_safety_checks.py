@@ -137,17 +137,19 @@ def threads(case: Case) -> None:
 
 
 def bad_images(case: Case) -> None:
-    """NaN pixels and empty batches are refused with a ValueError, and nothing changes."""
+    """NaN and huge pixels and empty batches are refused with a ValueError; nothing changes."""
     adapter = case.make()
     case.adapt(adapter, BATCHES[:1])
     before = frozen(adapter)
-    plain = case.pictures[:3].clone()
-    plain[1, 0, 0, 0] = math.nan
-    x = plain if adapter.views == 1 else views(case.model, plain, [0, 1, 2])
+    given: dict[str, Any] = {"an empty batch": case.batch(adapter, [])}
+    for what, factor in (("NaN pixels", math.nan), ("pixels times 1e18", 1e18), ("1e30", 1e30)):
+        plain = case.pictures[:3].clone()
+        plain[1] *= factor
+        given[what] = plain if adapter.views == 1 else views(case.model, plain, [0, 1, 2])
     for verb in (adapter.adapt, adapter.predict):
-        for what, given in (("NaN pixels", x), ("an empty batch", case.batch(adapter, []))):
+        for what, x in given.items():
             try:
-                verb(given)
+                verb(x)
             except ValueError:
                 continue
             raise CheckFailed(f"{what} passed {verb.__name__}")

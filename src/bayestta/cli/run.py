@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     epilog=examples(
         "bayestta run --data cifar10-light --model lit --limit 512 --out r.json",
         "bayestta run --method zero-shot --data rmnist --model mini-rn --templates single",
+        "bayestta run --order skewed:0.5   (half of each domain is one class)",
         "bayestta run --set preset=released --set alpha=10 --seed 2",
         "bayestta run --method tent-continual --guard",
         "bayestta run --data folder --root photos --order given   (photos/domain/class/image)",
         "bayestta run --rounds 3 --out r.json   (and what of the early domains is left at the end)",
-        "bayestta run --model features:f.st --data features --root f.st --set refine=false",
+        "bayestta run --model features:f.st --data features --root f.st --orders 100",
     )
 )
 def run(
@@ -46,7 +47,8 @@ def run(
         str,
         typer.Option(
             "--order",
-            help="Order of the images: time, shuffled, correlated, sorted, skewed:SHARE or given.",
+            help="Order of the images: time, shuffled, correlated, sorted (by class), skewed:SHARE "
+            "(one class has that share of each domain, such as skewed:0.9) or given.",
         ),
     ] = "time",
     split: jobs.Split = None,
@@ -70,6 +72,14 @@ def run(
     precision: jobs.Precision = "fp32",
     rounds: Annotated[
         int, typer.Option("--rounds", min=1, help="Number of walks through all domains.")
+    ] = 1,
+    orders: Annotated[
+        int,
+        typer.Option(
+            "--orders",
+            min=1,
+            help="Orders of the images for the tail accuracy: the mean of the worst tenth of them.",
+        ),
     ] = 1,
     option: jobs.Option = None,
     label: Annotated[
@@ -116,6 +126,7 @@ def run(
         reset_every=reset_every,
         settings=settings,
         rounds=rounds,
+        orders=orders,
         options=options,
         label=label,
         root=None if root is None else str(root),
@@ -200,6 +211,11 @@ def finish(show: Screen, result: Result, out: Path | None) -> None:
         f"{result.accuracy:.2f} % of {result.n} images{beside(result)}, "
         f"{result.seconds['total']:.1f} s{where}"
     )
+    if result.tail is not None:
+        show.say(
+            "worst {share:.0%} of {orders} orders: {tail:.2f} % (mean of all: {mean:.2f} %, "
+            "zero-shot: {zero_shot:.2f} %)".format(**result.tail)
+        )
 
 
 def beside(result: Result) -> str:

@@ -52,7 +52,7 @@ def serve(
     max_batch: Annotated[int, typer.Option(min=1, help="Images per pass of the encoder.")] = 128,
     max_delay: Annotated[
         float, typer.Option(min=0, help="Milliseconds that an image waits for others.")
-    ] = 5.0,
+    ] = 20.0,
     max_adapters: Annotated[int, typer.Option(min=1, help="Adapters kept in memory.")] = 64,
     max_stored: Annotated[int, typer.Option(min=1, help="Adapters in the store.")] = 10_000,
     max_images: Annotated[int, typer.Option(min=1, help="Images per request.")] = 256,

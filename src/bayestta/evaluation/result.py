@@ -43,9 +43,12 @@ class Result:
     forgetting: list[dict[str, Any]] = field(default_factory=list)  # domain, then, now, n
     turned: dict[str, Any] | None = None  # answers that adaptation mended and broke, some shown
     estimate: dict[str, Any] | None = None  # of the accuracy, without labels: mean confidence
+    tail: dict[str, Any] | None = None  # accuracy in the worst of many orders: see tail_accuracy
     pictures: dict[str, Any] = field(default_factory=dict)  # tsne, cam: what Explain made
     covariance: dict[str, Any] | None = None  # the homogeneity test: F, critical value, structure
     guard: dict[str, Any] | None = None
+    tower: dict[str, Any] | None = None  # statistics in use at the end, and trials of others
+    refinement: dict[str, Any] | None = None  # share of images that the gate let pass, returns
     drift: dict[str, Any] | None = None  # the alarm without labels: log_evalue, alarms, events
     harm: dict[str, Any] | None = None  # the test with labels: log_evalue, labels, alarm, alarm_at
     trace: list[dict[str, Any]] = field(default_factory=list)  # per step, for curves

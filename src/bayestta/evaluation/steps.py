@@ -184,6 +184,8 @@ def evaluate(
         **watch.summary(),
         covariance=account.get("covariance"),
         guard=account.get("guard"),
+        tower=account.get("tower"),
+        refinement=account.get("refinement"),
         classes=list(adapter.classes),
         reset_every=adapter.reset_every if reset_every is None else reset_every,
         device=str(model.device),

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from bayestta.adapter import Adapter
-from bayestta.state import copied, matching, taken
+from bayestta.matching import copied
+from bayestta.state import matching, taken
 
 EVENTS = 20  # returns that are told in detail, the latest
 KEPT = {"random", "samples", "steps", "caution", "guard"}  # what a return leaves as it is

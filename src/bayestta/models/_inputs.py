@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from bayestta.models._vlm import VLM
 
 TAKES = "give a float tensor from model.preprocess, PIL images, uint8 arrays (H,W,3) or paths"
+LARGEST = 1e6  # of a pixel or feature: far above honest ones, far below what overflows when squared
+SHORTEST = 1e-6  # length of a feature that still has a direction
 URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://|(data):")
 
 
@@ -154,14 +156,26 @@ def check_batch(model: VLM, x: Tensor, *, views: int = 1) -> None:
             f"the batch has shape {shape}, and {model.name!r} takes (B, "
             f"{', '.join(map(str, expected))}): {hint}."
         )
-    if torch.isfinite(x.sum()):  # one pass for the usual case
-        return
-    bad = ~torch.isfinite(x.flatten(1)).all(1)
-    if bad.any():
-        first = int(bad.nonzero()[0])
+    _check_numbers(x, features=expected is not None and len(expected) == 1)
+
+
+def _check_numbers(x: Tensor, *, features: bool) -> None:
+    """Refuse numbers that no image has: one of them would spoil its whole batch and the state."""
+    kind = "features" if features else "pixels"
+    if not bool(x.abs().amax() <= LARGEST):  # NaN is not, either
+        rows = x.flatten(1)
+        bad, what = ~torch.isfinite(rows).all(1), "NaN or infinite"
+        if not bad.any():
+            bad, what = rows.abs().amax(1) > LARGEST, f"beyond {LARGEST:,.0f} in size"
         raise ValueError(
-            f"{int(bad.sum())} of {len(x)} images of the batch hold NaN or infinite pixels "
-            f"(first: {first}): remove them; the state is unchanged."
+            f"{int(bad.sum())} of {len(x)} images of the batch hold {kind} that are {what} (first: "
+            f"{int(bad.nonzero()[0])}): remove them; the state is unchanged."
+        )
+    if features and bool((short := x.norm(dim=-1) < SHORTEST).any()):
+        raise ValueError(
+            f"{int(short.sum())} of {len(x)} features of the batch are zero (first: "
+            f"{int(short.nonzero()[0])}) and have no direction to compare: remove them; the state "
+            "is unchanged."
         )
 
 

@@ -11,8 +11,9 @@ from bayestta.report.markup import titled
 
 ABOUT = (
     "Should all classes share one covariance (the spread of their features), or does each get its "
-    "own? A test of homogeneity asks whether the spreads differ; a spread per class also needs "
-    "enough images of every class to be estimated."
+    "own? A test of homogeneity (Box's M) asks whether the spreads differ by more than chance: F "
+    "is its figure, and above the critical value they do. A spread per class also needs many "
+    "images of every class, about ten per dimension of the features: with fewer, answers collapse."
 )
 
 
@@ -23,8 +24,8 @@ def covariance_sentence(record: Mapping[str, Any]) -> str:
     ...     {"structure": "shared", "decided": False, "statistic": 2.2, "critical": 1.1}
     ...     | {"rejects": True, "usable": True, "waits": True}
     ... )
-    'One covariance for all classes: the spreads do differ (F 2.20 against a critical 1.10), but \
-not every class has been seen often enough to carry a covariance of its own.'
+    'One covariance for all classes: the spreads do differ (F 2.20, critical value 1.10), but not \
+every class has been seen often enough to carry a covariance of its own.'
     """
     own = record.get("structure") == "per-class"
     kept = "A covariance per class" if own else "One covariance for all classes"
@@ -32,9 +33,10 @@ not every class has been seen often enough to carry a covariance of its own.'
         return f"{kept}: the settings say so, nothing was tested."
     f, critical = record.get("statistic"), record.get("critical")
     if f is None or critical is None:
-        reason = record.get("reason") or "there was too little to test"
-        return f"{kept}: no test was carried out, as {reason}."
-    numbers = f"F {f:.2f} against a critical {critical:.2f}"
+        reason = record.get("reason") or "nothing was seen"
+        few = "there were too few images per class"
+        return f"{kept}: no test was carried out, as {few} ({reason})."
+    numbers = f"F {f:.2f}, critical value {critical:.2f}"
     if not record.get("usable", True):
         reason = record.get("reason") or "the approximation does not hold"
         return f"{kept}: the test could not decide ({numbers}), as {reason}."

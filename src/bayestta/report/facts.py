@@ -17,6 +17,11 @@ NAMES = {  # where the key alone would not do
     "df2": "df₂",
     "pvalue": "p",
     "usable": "could reject",
+    "pixels": "stream's share in pixels",
+    "batch_norms": "stream's share in BatchNorms",
+    "passed": "share of images past the gate",
+    "tail": "mean of the worst",
+    "share": "worst share",
 }
 FIRST = ("structure", "F", *NAMES)  # the order of columns; other facts follow
 SETTINGS = (
@@ -102,7 +107,7 @@ def show(value: Any) -> str:
     >>> show(True), show(None), show(0.061234), show([1, 2.5])
     ('yes', '–', '0.06123', '1, 2.5')
     """
-    if value is None:
+    if value is None or value == []:
         return NONE
     if isinstance(value, bool):
         return "yes" if value else "no"

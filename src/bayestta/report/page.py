@@ -62,7 +62,8 @@ def _lede(results: Sequence[Result]) -> str:
     return (
         f'<p class="about">{runs} over {images:,} images, {seeds([r.seed for r in results])}, '
         f"{spent}. Accuracy in percent; the average weighs every image alike. Labels were used "
-        "for scoring only.</p>"
+        "for scoring only. The estimate of accuracy needs none: it is the mean confidence of the "
+        "answers, and in brackets its error.</p>"
     )
 
 
@@ -90,7 +91,10 @@ def _section(g: Group, styles: dict[str, int], paper: Paper | None) -> str:
             pictures_section(g),
             turned_section(g),
             covariance_section(g),
+            records(g, "tower", "Statistics of the image tower at the end of the stream"),
+            records(g, "refinement", "Refinement of the image tower"),
             records(g, "guard", "Guard against collapse"),
+            records(g, "tail", "Accuracy in the worst of many orders"),
             "<h3>Settings and environment</h3>",
             *(details(row) for row in g.rows),
             "</section>",

@@ -53,8 +53,9 @@ class Table:
 def comparison(group: Group, *, domains: int = DOMAINS) -> Table:
     """Methods by domains: accuracy, its average, the gain on zero-shot, ECE, seconds and memory.
 
-    The average weighs images, not domains. Best cells of a column are bold, ties included; domains
-    are left out where there are more than `domains`.
+    The average weighs images, not domains. The estimate is what the method makes of its own
+    accuracy without labels, and in brackets how far that is off. Best cells of a column are bold,
+    ties included; domains are left out where there are more than `domains`.
     """
     rows = group.rows
     columns: list[tuple[str, list[Cell]]] = [("method", [Cell(row.label) for row in rows])]
@@ -68,6 +69,8 @@ def comparison(group: Group, *, domains: int = DOMAINS) -> Table:
     columns.append(("average", cells([row.value(accuracy) for row in rows], best=max)))
     if group.reference is not None and len(rows) > 1:
         columns.append(("vs zero-shot", [difference(row, group.reference) for row in rows]))
+    if any(run.estimate for row in rows for run in row.runs):
+        columns.append(("estimate", [estimate(row) for row in rows]))
     ece = [row.value(lambda run: None if run.ece is None else 100 * run.ece) for row in rows]
     columns.append(("ECE %", cells(ece, best=min)))
     seconds = [row.value(lambda run: run.seconds.get("total")) for row in rows]
@@ -123,6 +126,17 @@ def by_columns(
     """A table from its columns, each with its name."""
     rows = [[column[i] for _, column in columns] for i in range(len(columns[0][1]))]
     return Table(title, about, [name for name, _ in columns], rows, domains)
+
+
+def estimate(row: Row) -> Cell:
+    """Mean confidence, and how far it is above accuracy; means over seeds."""
+    value, error = (
+        row.value(lambda run, key=key: (run.estimate or {}).get(key))  # type: ignore[misc]
+        for key in ("accuracy", "error")
+    )
+    if value is None or error is None:
+        return Cell(NONE)
+    return Cell(f"{value.mean:.1f} ({number(Value(error.mean), sign=True)})")
 
 
 def difference(row: Row, reference: Row) -> Cell:

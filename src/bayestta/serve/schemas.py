@@ -16,14 +16,18 @@ class NewAdapter(Strict):
 
     id: str = Field(description="Name of the adapter and of its folder.", examples=["cam-1"])
     classes: list[str] = Field(description="Names to choose from.", examples=[["cat", "dog"]])
-    templates: list[str] | None = Field(None, description="Sentences with {} for the class name.")
-    method: str | None = Field(None, description="Name of a method; the default is bayestta.")
+    templates: list[str] | None = Field(
+        default=None, description="Sentences with {} for the class name."
+    )
+    method: str | None = Field(
+        default=None, description="Name of a method; the default is bayestta."
+    )
     settings: dict[str, Any] = Field(
         default_factory=dict,
         description="Settings of the method. refine is false unless it is given: one pass of the "
         "encoder then serves all adapters.",
     )
-    seed: int = Field(0, ge=0, le=2**31 - 1)
+    seed: int = Field(default=0, ge=0, le=2**31 - 1)
     own_encoder: bool = Field(
         False,
         description="The adapter runs the image tower itself, so that statistics of its norms may "
@@ -32,9 +36,11 @@ class NewAdapter(Strict):
 
 
 class Parameters(Strict):
-    adapt: bool = Field(True, description="Learn from the images; false only answers.")
-    top_k: int = Field(5, ge=1, le=1000, description="Labels per image.")
-    request_id: str | None = Field(None, description="Learns once, however often it is sent.")
+    adapt: bool = Field(default=True, description="Learn from the images; false only answers.")
+    top_k: int = Field(default=5, ge=1, le=1000, description="Labels per image.")
+    request_id: str | None = Field(
+        default=None, description="Learns once, however often it is sent."
+    )
 
 
 class Classify(Strict):
@@ -60,7 +66,7 @@ class Merge(Strict):
 
 class Feedback(Strict):
     request_id: str = Field(description="Id of a request that was learnt.")
-    index: int = Field(0, ge=0, description="Which of its images.")
+    index: int = Field(default=0, ge=0, description="Which of its images.")
     label: str = Field(description="Name of the true class.")
 
 

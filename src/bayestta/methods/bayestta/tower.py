@@ -111,10 +111,11 @@ class StreamTower(StatefulPart):
         pixels, rho = self.candidates[which]
         if pixels:
             x = restored_pixels(x, self.pixels, self.source)
+        tuned = None if which else params  # weights were tuned under the source's statistics
         if not rho:
-            return self.model.encode_image(x, params)
+            return self.model.encode_image(x, tuned)
         with Blended(self.model.visual, self.layers, rho, learn=learn):
-            return self.model.encode_image(x, params)
+            return self.model.encode_image(x, tuned)
 
     def features(self, x: Tensor, params: Mapping[str, Tensor] | None) -> Tensor:
         """Features of a batch under the statistics in use, after a trial if one is due."""
@@ -167,7 +168,7 @@ class StreamTower(StatefulPart):
         head = torch.zeros(n, dtype=torch.bool, device=x.device)
         head[torch.arange(take, device=x.device) * n // take] = True
         z = self.encode(x[head], self.active, params, learn=True)
-        self._ask(x[head], z, params)
+        self._ask(x[head], z, params is None)
         self.left -= take
         self.anchor, self.anchored = self.recent.clone(), True
         before, (self.active, verdicts) = self.active, self._decide()
@@ -185,8 +186,12 @@ class StreamTower(StatefulPart):
             features[~head] = self.encode(x[~head], self.active, params, learn=True)
         return features
 
-    def _ask(self, x: Tensor, z: Tensor, params: Mapping[str, Tensor] | None) -> None:
-        """The first images of a trial go through all candidates, the others through two."""
+    def _ask(self, x: Tensor, z: Tensor, pristine: bool) -> None:
+        """The first images of a trial go through all candidates, the others through two.
+
+        The measure is the pristine source: tuned weights, surer by their training, would win
+        against statistics that serve better.
+        """
         cut = max(0, min(len(x), WIDE - (TRIAL - self.left)))
         for part in (slice(0, cut), slice(cut, len(x))):
             if not len(x[part]):
@@ -195,10 +200,10 @@ class StreamTower(StatefulPart):
             leader = max(range(1, len(verdicts)), key=lambda c: verdicts[c].score)
             rows: dict[int, Tensor] = {}
             for c in range(len(self.candidates)):
-                if c == self.active:  # was the answer, costs nothing
+                if c == self.active and (c or pristine):  # was the answer, costs nothing
                     features = z[part]
                 elif part.start < cut or c in (0, leader):
-                    features = self.encode(x[part], c, params, learn=True)
+                    features = self.encode(x[part], c, None, learn=True)
                     self.tokens -= len(x[part])
                 else:
                     continue
