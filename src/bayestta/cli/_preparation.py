@@ -210,6 +210,23 @@ def tell_skipped(screen: Screen, skipped: Sequence[str], file: Path | None = Non
         screen.note(f"Skipped {count}: {shown}{listed}")
 
 
+def tell_monitors(
+    screen: Screen, drift: dict[str, Any] | None, harm: dict[str, Any] | None
+) -> None:
+    """Report what the drift alarm and the harm test say of a stream."""
+    if drift and drift["alarms"]:
+        first = drift["events"][0]
+        times = f"{drift['alarms']} time{'s' * (drift['alarms'] > 1)}"
+        known = "first" if drift["alarms"] == len(drift["events"]) else "of the latest the first"
+        place = f" (domain {first['domain']})" if "domain" in first else ""
+        screen.note(f"The drift alarm spoke {times}, {known} at image {first['sample']}{place}.")
+    if harm and harm["alarm"]:
+        screen.note(
+            f"The harm test spoke after {harm['alarm_at']} labels of images where answer and "
+            f"zero-shot differ: {harm['broken']} answers were made wrong, {harm['mended']} right."
+        )
+
+
 def tell_guard(screen: Screen, guard: dict[str, Any] | None) -> None:
     """Report a collapse that was caught."""
     if guard and guard.get("returns"):

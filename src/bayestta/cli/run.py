@@ -203,6 +203,7 @@ def finish(show: Screen, result: Result, out: Path | None) -> None:
     from bayestta.report import render_table
 
     jobs.tell_guard(show, result.guard)
+    jobs.tell_monitors(show, result.drift, result.harm)
     if not show.quiet:
         show.say(render_table([result], "terminal"))
     where = f" -> {out}" if out is not None else ""
