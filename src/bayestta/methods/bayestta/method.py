@@ -27,6 +27,7 @@ from bayestta.methods.guard import Guard
 from bayestta.models._norms import norm_layers
 
 PARTS = ("test", "stats", "trust", "fusion", "temperature", "tower", "refinement", "guard")
+SURER = 0.75  # of what the surer of sketch and discriminants gives the answer, in its confidence
 SOFT = 0.5  # temperature of responsibilities that the fused answer gives alone
 
 
@@ -81,9 +82,8 @@ class BayesTTA(Adapter):
         for name in PARTS:
             if (part := getattr(self, name)) is not None:
                 self.add_state(name, part)
-        self._fitted: tuple[Tensor, Discriminant | None, Expected] | None = (
-            None  # the classes, factored
-        )
+        # the classes, factored
+        self._fitted: tuple[Tensor, Discriminant | None, Expected] | None = None
 
     # --- one step ---
 
@@ -219,8 +219,9 @@ class BayesTTA(Adapter):
         if remember:
             best = answer.argmax(1, keepdim=True)
             sides = sketch.double(), self.fusion.scaled(score)
-            both = [side.softmax(1).gather(1, best)[:, 0] for side in sides]
-            self.temperature.update(answer, 0.5 * (both[0] + both[1]))
+            one, other = (side.softmax(1).gather(1, best)[:, 0] for side in sides)
+            surer = torch.maximum(one, other)
+            self.temperature.update(answer, SURER * surer + (1 - SURER) * (one + other - surer))
         return answer.to(sketch.dtype)
 
     def _sketch_alone(self, sketch: Tensor) -> Tensor:
