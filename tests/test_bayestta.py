@@ -433,19 +433,21 @@ def test_probabilities_are_as_sure_as_the_sketch(preset):
 
 @pytest.mark.parametrize("size", [1, 40])
 def test_probabilities_of_the_default_are_calibrated_along_the_stream(size):
-    """As sure as sketch and discriminants are of the answer, on average; not surer than right."""
+    """As sure as sketch and discriminants are of the answer, and no further off than the sketch."""
     model, stream = world(5, batch=size, batches=400 // size, signal=0.7, drift=0.0, scale=20.0)
-    adapter, sure, right = make(model, refine=False), [], []
+    adapter, sure, right, sketch = make(model, refine=False), [], [], []
     for x, y in stream:
         logits = adapter.adapt(x)
-        p = adapter.probabilities(logits)
+        p, q = adapter.probabilities(logits), adapter.sketch.softmax(1)
+        sketch.append(q.amax(1) - (q.argmax(1) == y).double())
         assert p.dtype == logits.dtype
         assert torch.equal(p.argmax(1), logits.argmax(1))
         sure.append(p.amax(1))
         right.append((p.argmax(1) == y).double())
     late = torch.cat(sure)[-200:].mean()
     assert float(late) == pytest.approx(adapter.temperature.target, abs=0.05)
-    assert abs(float(late - torch.cat(right)[-200:].mean())) < 0.2
+    off, sketch_off = late - torch.cat(right)[-200:].mean(), torch.cat(sketch)[-200:].mean()
+    assert abs(float(off)) < abs(float(sketch_off)) + 0.01
 
 
 # --- state ---

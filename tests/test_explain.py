@@ -20,7 +20,7 @@ from bayestta.evaluation.steps import evaluate
 from bayestta.explain.gradcam import find_layer, grad_cam, overlay
 from bayestta.explain.observer import Explain, tuned_tensors
 from bayestta.methods import make_adapter
-from bayestta.models.features import Features
+from bayestta.models.embeddings import Features
 from conftest import tiny_vlm
 from test_transformers import write
 

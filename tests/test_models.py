@@ -13,7 +13,7 @@ from bayestta import list_models, load_model
 from bayestta.models._norms import norm_layers, norm_parameters
 from bayestta.models._optional import require
 from bayestta.models.base import find_device, place
-from bayestta.models.features import Features
+from bayestta.models.embeddings import Features
 from bayestta.models.open_clip import OpenCLIP, build
 from conftest import tiny_vlm, wake
 

@@ -163,7 +163,7 @@ def test_entropies_are_those_of_the_softmax():
 
 def test_a_result_says_what_both_monitors_saw(tiny_rn):
     """A stream of features whose zero-shot answers turn doubtful half-way."""
-    from bayestta.models.features import Features
+    from bayestta.models.embeddings import Features
 
     model = Features(tiny_rn)
     adapter = make_adapter("zero-shot", model, ["cat", "dog", "horse"])

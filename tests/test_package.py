@@ -53,6 +53,16 @@ def test_importing_the_package_imports_nothing_else(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_files_are_short_and_their_names_say_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 250, path
+        places.setdefault(path.name, []).append(path.parent.name)
+    shared = {name: sorted(where) for name, where in places.items() if len(where) > 1}
+    del shared["__init__.py"]
+    assert shared == {"features.py": ["cli", "data"]}  # cached features: written, and read
+
+
 def test_versions_agree() -> None:
     version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.M)
     assert version is not None

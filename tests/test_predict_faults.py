@@ -337,7 +337,7 @@ def test_names_that_are_not_utf_8_are_written_back_as_they_are(out: str) -> None
 
 
 PRINTS = """
-from bayestta.cli._journal import Journal
+from bayestta.cli._transaction import Journal
 from bayestta.cli._table import Table
 journal = Journal(Table(None, ["path"]), None)
 journal.add([{"path": b"photos/caf\\xe9\\xff.png".decode("utf-8", "surrogateescape")}])

@@ -7,7 +7,7 @@ import torch
 
 from bayestta.models import _prompts as prompts
 from bayestta.models._prompts import PromptLearner
-from bayestta.models.features import Features
+from bayestta.models.embeddings import Features
 
 NAMES = ["cat", "red_car", "x", "giant anteater"]
 

@@ -19,9 +19,9 @@ from bayestta.evaluation.metrics import Score
 from bayestta.evaluation.result import Result, confusion
 from bayestta.report import render_page, render_table, write_report
 from bayestta.report.confusion import heat_map, matrices, worst
+from bayestta.report.explanations import STYLES
 from bayestta.report.groups import group
 from bayestta.report.paper import Paper
-from bayestta.report.pictures import STYLES
 from test_report import DOMAINS, NASTY, parse, run
 from test_report_figures import table
 

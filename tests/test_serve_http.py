@@ -18,7 +18,7 @@ pytest.importorskip("prometheus_client")
 from fastapi.testclient import TestClient
 
 from bayestta.methods import make_adapter
-from bayestta.models.features import Features
+from bayestta.models.embeddings import Features
 from bayestta.serve.app import make_app
 from bayestta.serve.backend import Local
 from bayestta.serve.client import Client, ServiceError

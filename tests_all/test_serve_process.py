@@ -19,7 +19,7 @@ import torch
 
 from bayestta.methods import make_adapter
 from bayestta.models.base import load_model
-from bayestta.models.features import Features
+from bayestta.models.embeddings import Features
 from bayestta.state_file import unpack
 
 pytest.importorskip("fastapi")

@@ -51,7 +51,7 @@ def test_answers_and_states_are_those_of_the_library_while_actors_are_killed(clu
     """Ten kills in mid-stream: every request is learnt once, states are equal bit for bit."""
     from bayestta.methods import make_adapter
     from bayestta.models.base import load_model
-    from bayestta.models.features import Features
+    from bayestta.models.embeddings import Features
     from bayestta.serve.ring import Ring
     from bayestta.state_file import unpack
 

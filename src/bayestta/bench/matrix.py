@@ -95,7 +95,7 @@ def _events(
             yield Event(run, "failed", error=missing[run.data, run.root], stage="data")
     rest = [run for run in runs if (run.data, run.root) not in missing]
     if ray:
-        from bayestta.bench.cluster import carry_out_on_ray
+        from bayestta.bench.ray_tasks import carry_out_on_ray
 
         yield from carry_out_on_ray(rest, threads=threads, cache_gb=cache_gb)
     else:

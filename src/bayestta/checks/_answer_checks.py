@@ -6,7 +6,7 @@ import torch
 
 from bayestta.checks._case import BATCHES, CLASSES, TEMPLATES, Case, differing, expect, frozen, same
 from bayestta.checks._tiny_model import tiny_model
-from bayestta.models.features import Features
+from bayestta.models.embeddings import Features
 
 
 def finite_answers(case: Case) -> None:

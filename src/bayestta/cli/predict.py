@@ -17,7 +17,7 @@ from bayestta.cli._screen import Screen
 if TYPE_CHECKING:
     from bayestta.adapter import Adapter
     from bayestta.cli._answers import Photographs, Source
-    from bayestta.cli._journal import Journal
+    from bayestta.cli._transaction import Journal
 
 SAVE_EVERY = 10  # batches between two commits of state and answers
 
@@ -112,9 +112,9 @@ def predict(
 
     from bayestta.bench import Run, build_adapter, check_options
     from bayestta.cli._answers import Photographs, answers, columns
-    from bayestta.cli._journal import Journal
     from bayestta.cli._live import Origin
     from bayestta.cli._table import Table
+    from bayestta.cli._transaction import Journal
     from bayestta.cli._words import warn_of_words
     from bayestta.evaluation.watch import Watch
 

@@ -164,7 +164,7 @@ def carry_out(
     """Load data and model, run with a bar per domain, and save."""
     from bayestta.bench import execute
     from bayestta.bench._assembly import check_stream
-    from bayestta.bench.logs import open_log
+    from bayestta.bench.trackers import open_log
     from bayestta.cli._words import warn_of_words
     from bayestta.data._stream import sizes
 

@@ -65,8 +65,8 @@ def _stack(model: VLM, images: Any) -> Tensor:
         raise TypeError(f"images are of type {type(images).__name__}: {TAKES}.")
     if takes_features(model):
         raise TypeError(
-            f"images are of type {type(images).__name__}, and {model.name!r} takes features: give a "
-            f"float tensor or array (B, {model.dim})."
+            f"images are of type {type(images).__name__}, and {model.name!r} takes features: give "
+            f"a float tensor or array (B, {model.dim})."
         )
     if isinstance(images, np.ndarray) and not is_one(images) and images.ndim != 4:
         raise ValueError(f"images are {_array(images)}: give uint8 with shape (B,H,W,3).")

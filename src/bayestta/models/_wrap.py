@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bayestta.models._checkpoints import reason
 from bayestta.models._preprocess import CLIP_MEAN, CLIP_STD, Preprocess
 from bayestta.models._vlm import VLM
-from bayestta.models.features import Prototypes
+from bayestta.models.embeddings import Prototypes
 
 SIDE = 320  # of the image that a caller's preprocessing is tried on
 

@@ -59,7 +59,7 @@ def _transformers(target: str, name: str) -> VLM:
 
 
 def _features(target: str, name: str) -> VLM:
-    from bayestta.models.features import load_features
+    from bayestta.models.embeddings import load_features
 
     return load_features(target)
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from bayestta.models._checkpoints import MARKS, infer_architecture, load_state, read_state, reason
 from bayestta.models._preprocess import CLIP_MEAN, CLIP_STD, Preprocess
-from bayestta.models._published import check_activation, published_preprocess
+from bayestta.models._published_weights import check_activation, published_preprocess
 from bayestta.models._vlm import VLM
 from bayestta.names import unknown
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from bayestta.evaluation.result import Result, write_atomic
 from bayestta.names import unknown
 from bayestta.report.formats import FORMATS, render_table
-from bayestta.report.page import render_page, write_page
+from bayestta.report.html_page import render_page, write_page
 from bayestta.report.paper import Paper
 
 __all__ = ["FORMATS", "render_page", "render_table", "write_page", "write_report"]

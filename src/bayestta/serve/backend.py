@@ -22,8 +22,8 @@ from bayestta.serve.changes import Changes
 from bayestta.serve.encoder import Encoder
 from bayestta.serve.hosted import Answer
 from bayestta.serve.limits import check_id
-from bayestta.serve.metrics import Metrics
 from bayestta.serve.pictures import Pictures
+from bayestta.serve.prometheus import Metrics
 from bayestta.serve.refusals import Refusal
 from bayestta.serve.shard import Shard
 from bayestta.serve.store import Store

@@ -21,14 +21,14 @@ import torch
 from torch import Tensor
 
 from bayestta.models.base import VLM, load_model
-from bayestta.models.features import Features
+from bayestta.models.embeddings import Features
 from bayestta.serve.backend import Inputs, pixels_needed, preprocess
 from bayestta.serve.board import Board
 from bayestta.serve.changes import Changes
 from bayestta.serve.hosted import Answer
 from bayestta.serve.limits import Limits, check_id
-from bayestta.serve.metrics import Metrics
 from bayestta.serve.pictures import Pictures
+from bayestta.serve.prometheus import Metrics
 from bayestta.serve.refusals import Fenced, Refusal
 from bayestta.serve.ring import Ring
 from bayestta.serve.server import Options

@@ -13,7 +13,7 @@ from torch import Tensor
 from bayestta.adapter import Adapter
 from bayestta.methods import METHODS, make_adapter
 from bayestta.models.base import VLM
-from bayestta.models.features import Features
+from bayestta.models.embeddings import Features
 from bayestta.serve.refusals import Refusal
 
 METHOD = "bayestta"

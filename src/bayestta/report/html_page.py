@@ -10,18 +10,18 @@ from bayestta.evaluation.result import Result, write_atomic
 from bayestta.report.confusion import confusion_section
 from bayestta.report.curves import by_domain, by_stream, calibration
 from bayestta.report.decisions import covariance_section
+from bayestta.report.explanations import pictures_section
 from bayestta.report.facts import details, records, seeds
 from bayestta.report.groups import Group, group
 from bayestta.report.markup import html_table, sentence, titled
+from bayestta.report.mended import turned_section
 from bayestta.report.paper import Paper
-from bayestta.report.pictures import pictures_section
 from bayestta.report.reported import reported_tables
 from bayestta.report.rounds import rounds_section
 from bayestta.report.sensitivity import sensitivity_section
 from bayestta.report.style import CSS
 from bayestta.report.tables import comparison, number
 from bayestta.report.trade import trade_off
-from bayestta.report.turned import turned_section
 
 # A browser may fetch and run nothing; pictures are in the page itself.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
