@@ -172,7 +172,7 @@ def test_no_step_where_weights_are_not_defined(tiny_vit, rows):
     assert not torch.equal(
         adapter.mean_probability, torch.full_like(adapter.mean_probability, 1 / 3)
     )
-    assert adapter.not_finite() is None
+    assert adapter.unsound() is None
 
 
 def test_clean_distortion_reflects_and_adds_no_noise():

@@ -163,11 +163,12 @@ class Adapter(Stateful):
         raise NotImplementedError
 
     def _check_step(self, logits: Tensor) -> None:
-        wrong = "the answer" if not bool(torch.isfinite(logits).all()) else self.not_finite()
+        wrong = "the answer" if not bool(torch.isfinite(logits).all()) else self.unsound()
         if wrong:
             raise ValueError(
-                f"{wrong} would hold NaN or infinite numbers after this batch of {len(logits)}: "
-                "look for extreme pixels, or lower the learning rate; the state is unchanged."
+                f"{wrong} would hold NaN, infinite or huge numbers after this batch of "
+                f"{len(logits)}: look for extreme pixels, or lower the learning rate; the state is "
+                "unchanged."
             )
 
     def probabilities(self, logits: Tensor) -> Tensor:

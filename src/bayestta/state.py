@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from bayestta.matching import copied, is_finite
+from bayestta.matching import copied, is_sound
 from bayestta.matching import matching as matching
 from bayestta.matching import taken as taken
 
@@ -170,15 +170,21 @@ class Stateful:
             self._load(before, chosen)
             raise
 
-    def not_finite(self) -> str | None:
-        """The name of a piece of state that holds NaN or infinite numbers, if there is one."""
+    def unsound(self) -> str | None:
+        """The name of a piece of state that holds NaN, infinite or huge numbers, if there is one.
+
+        What passes can be loaded again.
+        """
         for name in self._declared:
-            if not is_finite(getattr(self, name)):
+            if not is_sound(getattr(self, name)):
                 return name
         for name, part in self.parts().items():
-            for key, value in part.state().items():
-                if not is_finite(value):
-                    return f"{name}/{key}"
+            if isinstance(part, Stateful):  # without the copies of `state`
+                wrong = part.unsound()
+            else:
+                wrong = next((k for k, v in part.state().items() if not is_sound(v)), None)
+            if wrong:
+                return f"{name}/{wrong}"
         return None
 
     def merge_state(self, other: Any, share: float) -> None:

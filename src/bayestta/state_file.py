@@ -49,7 +49,7 @@ def unpack(data: bytes, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
         header = json.loads(text)
         schema = header["schema"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"{name} is no complete BayesTTA state ({_short(error)}).") from None
+        raise ValueError(f"{name} is no complete BayesTTA state ({shortened(error)}).") from None
     if schema != SCHEMA:
         raise ValueError(
             f"{name} has schema {schema!r}, and this version reads schema {SCHEMA}: states of 0.1 "
@@ -60,7 +60,7 @@ def unpack(data: bytes, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
         same = metadata.get("sha256") == checksum(text, state)
         values = dict(header.pop("values"))
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{name} is no complete BayesTTA state ({_short(error)}).") from None
+        raise ValueError(f"{name} is no complete BayesTTA state ({shortened(error)}).") from None
     if not same:
         raise ValueError(
             f"{name} is damaged: its {len(data):,} bytes do not match their checksum; use a copy, "
@@ -93,6 +93,7 @@ def read_state(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, 
     return unpack(Path(path).read_bytes(), str(path))
 
 
-def _short(error: Exception) -> str:
-    text = str(error) or type(error).__name__
+def shortened(error: Exception) -> str:
+    """Somebody else's error on one line, to be quoted in a sentence of ours."""
+    text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 120 else f"{text[:117]}…"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+ROUNDING = 1e-4  # of the largest variance: what sums of squares in float32 may be off by
+
 
 def shrink(
     cov: Tensor,
@@ -49,6 +51,27 @@ def truncated_eigen(cov: Tensor, rtol: float) -> tuple[Tensor, Tensor]:
     noise = (torch.finfo(cov.dtype).eps * top).clamp_min(torch.finfo(torch.float64).tiny)
     half_log_det = 0.5 * torch.where(values > 0, values, noise).log().sum()
     return whiten.to(cov.dtype), half_log_det.to(cov.dtype)
+
+
+def is_scatter(matrix: Tensor, *, definite: bool = False) -> bool:
+    """Whether (D,D), or each of (K,D,D), is symmetric and has no negative direction.
+
+    With `definite`, no direction may be zero either. Tensors without values (`meta`) pass.
+
+    >>> is_scatter(torch.eye(2)), is_scatter(torch.tensor([[1.0, 2.0], [2.0, 1.0]]))
+    (True, False)
+    """
+    if matrix.is_meta:
+        return True
+    if matrix.ndim > 2:
+        return all(is_scatter(one, definite=definite) for one in matrix)  # no second (K,D,D)
+    slack = float(ROUNDING * matrix.diagonal().abs().max())
+    if (matrix - matrix.T).abs().max() > slack:
+        return False
+    if not definite:
+        matrix = matrix.to(torch.float64, copy=True)
+        matrix.diagonal().add_(slack + torch.finfo(torch.float32).tiny)
+    return not torch.linalg.cholesky_ex(matrix)[1]
 
 
 def pca_basis(z: Tensor, d: int) -> Tensor:

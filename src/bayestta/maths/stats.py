@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayestta.matching import matching
+from bayestta.maths.covariance import is_scatter
 from bayestta.names import unknown
 
 CENTRES = ("exact", "old", "new")
@@ -229,21 +231,12 @@ class GaussianStats:
         fresh = copy.copy(self)
         fresh._first_structure = state["structure"]
         fresh.reset()
-        for key, like in fresh.state().items():
-            if not isinstance(like, Tensor):
-                continue
-            value = state.get(key)
-            if not isinstance(value, Tensor) or value.shape != like.shape:
-                shape = tuple(value.shape) if isinstance(value, Tensor) else "nothing"
-                raise ValueError(
-                    f"a {key} of shape {shape} does not fit statistics with {tuple(like.shape)}: "
-                    "load a state of the same classes, model and structure."
-                )
-            if value.dtype != like.dtype or not torch.isfinite(value).all():
-                raise ValueError(f"a {key} of {value.dtype} with numbers that are not finite.")
-        if state["count"].min() < 0:
-            raise ValueError(f"a count of {float(state['count'].min())} is negative.")
-        where = self.prior_mean.device
+        new: dict[str, Tensor] = {
+            key: matching(key, state.get(key), like, least=0 if key == "count" else None)
+            for key, like in fresh.state().items()
+            if isinstance(like, Tensor)
+        }
+        if not is_scatter(new["scatter"]):
+            raise ValueError("scatter is no sum of squares: it is not symmetric, or negative.")
         self.structure = state["structure"]
-        self.seen, self.mean = (state[key].to(where, copy=True) for key in ("count", "mean"))
-        self.scatter = state["scatter"].to(where, copy=True)
+        self.seen, self.mean, self.scatter = new["count"], new["mean"], new["scatter"]

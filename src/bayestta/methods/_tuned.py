@@ -152,7 +152,10 @@ class Averaged(Mapping[str, Tensor]):
     def load(self, state: Mapping[str, Any]) -> None:
         if state.keys() != self.tensors.keys():
             raise ValueError(f"{len(state)} tensors do not match the {len(self.tensors)} kept.")
-        self.tensors = {key: matching(key, state[key], v) for key, v in self.tensors.items()}
+        least = {key: 0 if key.endswith("running_var") else None for key in self.tensors}
+        self.tensors = {
+            key: matching(key, state[key], v, least=least[key]) for key, v in self.tensors.items()
+        }
 
     def merge(self, other: Averaged, share: float) -> None:
         self.follow(other, share)

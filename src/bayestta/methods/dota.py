@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from bayestta.maths import stats
+from bayestta.maths.covariance import is_scatter
 from bayestta.methods import register
 from bayestta.methods._sequential import Sequential, SequentialSettings
 from bayestta.settings import setting
@@ -85,7 +86,7 @@ class DOTA(Sequential):
         if own.init_mean == "constant":
             self.start = torch.full_like(self.start, 0.001)
         first = own.sigma * torch.eye(D).to(self.text)
-        self.add_state("count", self.start.new_ones(K), least=0)
+        self.add_state("count", self.start.new_ones(K), least=1)
         self.add_state("mean", self.start)
         self.add_state("scatter", lambda: first.repeat(K, 1, 1))
         self.add_state("covariance", first)
@@ -127,6 +128,10 @@ class DOTA(Sequential):
         )
         self.covariance = (share @ self.scatter.flatten(1)).view_as(self.covariance)
         self.covariance.diagonal().add_(self.settings.epsilon)
+
+    def check_state(self) -> None:
+        if not is_scatter(self.covariance, definite=True) or not is_scatter(self.scatter.sum(0)):
+            raise ValueError("scatter or covariance has a direction of negative variance.")
 
     def merge_state(self, other: DOTA, share: float) -> None:
         """Add the sums, less one copy of the start; scatter stays about each worker's own means."""

@@ -17,11 +17,12 @@ MARKS = ("input_resolution", "context_length", "vocab_size")  # only OpenAI's ow
 
 def read_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a .safetensors file or of a state dict; no code of the file is run."""
-    _refuse_torchscript(path)
+    found: Any = None
     try:
+        script = _is_torchscript(path)
         if path.suffix == ".safetensors":
-            found: Any = load_file(path)
-        else:
+            found = load_file(path)
+        elif not script:
             found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged files fail in every way there is
         if isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
@@ -36,6 +37,12 @@ def read_state(path: Path) -> dict[str, Tensor]:
             f"{path} ({path.stat().st_size} bytes) holds no readable weights ({why}): it is "
             "incomplete or no checkpoint; download it again."
         ) from error
+    if script:
+        raise ValueError(
+            f"{path} is a TorchScript archive, which is code: where you trust it, convert it once "
+            "with safetensors.torch.save_file(torch.jit.load(PATH, map_location='cpu')"
+            ".state_dict(), 'clip.safetensors'), and give that file."
+        )
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
         found = found["state_dict"]
     tensors = found.items() if isinstance(found, dict) else ()
@@ -51,16 +58,11 @@ def reason(error: Exception) -> str:
     return lines[0].split(". ")[0].rstrip(".")[:150]
 
 
-def _refuse_torchscript(path: Path) -> None:
-    if not zipfile.is_zipfile(path):
-        return
+def _is_torchscript(path: Path) -> bool:
+    if path.suffix == ".safetensors" or not zipfile.is_zipfile(path):
+        return False
     with zipfile.ZipFile(path) as archive:
-        if any(entry.endswith("/constants.pkl") for entry in archive.namelist()):
-            raise ValueError(
-                f"{path} is a TorchScript archive, which is code: where you trust it, convert it "
-                "once with safetensors.torch.save_file(torch.jit.load(PATH, map_location='cpu')"
-                ".state_dict(), 'clip.safetensors'), and give that file."
-            )
+        return any(entry.endswith("/constants.pkl") for entry in archive.namelist())
 
 
 def load_state(clip: nn.Module, state: dict[str, Tensor], path: Path) -> None:
@@ -98,7 +100,7 @@ def infer_architecture(
     """
     try:
         found = _shapes(state)
-    except (KeyError, IndexError):
+    except (KeyError, IndexError, ValueError):  # a tensor is missing, or of another rank
         raise ValueError(
             f"{path} has {len(state)} tensors that are no CLIP with a ViT or ResNet tower: name "
             f"the architecture, as in open_clip:NAME/{path}."

@@ -10,24 +10,40 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from bayestta.files import replacing
-from bayestta.state_file import checksum
+from bayestta.matching import is_sound
+from bayestta.state_file import checksum, shortened
 
 SCHEMA = 2
 KEY = "bayestta_features"
-TYPES: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("model", "fingerprint", "data"), str),
-    **dict.fromkeys(("scale", "bias"), (int, float)),
-    **dict.fromkeys(("trained_on", "contains", "classes", "templates"), list),
-    **dict.fromkeys(("domains", "sizes", "prompts"), list),
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and is_sound(value)
+
+
+def _are_words(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
+
+
+FITS: dict[str, Callable[[Any], bool]] = {  # what the entries of the header must be
+    **dict.fromkeys(("model", "fingerprint", "data"), lambda value: isinstance(value, str)),
+    **dict.fromkeys(("scale", "bias"), _is_number),
+    **dict.fromkeys(("trained_on", "contains", "classes", "templates"), _are_words),
+    **dict.fromkeys(("domains", "prompts"), _are_words),
+    "sizes": lambda value: (
+        isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
+    ),
+    "split": lambda value: value is None or isinstance(value, str),
 }
 
 
@@ -61,7 +77,8 @@ def read_features(path: str | os.PathLike[str]) -> Features:
         *(RecursionError, IsADirectoryError),
     ) as error:
         raise ValueError(
-            f"{path} is no complete file of `bayestta features` ({error}): make it again."
+            f"{path} is no complete file of `bayestta features` ({shortened(error)}): make it "
+            "again."
         ) from None
     if schema != SCHEMA:
         raise ValueError(
@@ -74,17 +91,28 @@ def read_features(path: str | os.PathLike[str]) -> Features:
 
 
 def _check(found: Features) -> None:
-    for key, kind in TYPES.items():
-        if not isinstance(found.header[key], kind):
-            raise ValueError(f"{key} is {found.header[key]!r}")
+    for key, fits in FITS.items():
+        if not fits(found.header[key]):
+            raise ValueError(f"{key} is {str(found.header[key])[:60]}")
+    for name in ("images", "text"):
+        tensor = getattr(found, name)
+        if tensor.ndim != 2 or not tensor.is_floating_point() or not is_sound(tensor):
+            raise ValueError(f"{name} are no table of finite numbers")
     (N, D), (P, width) = found.images.shape, found.text.shape
     sizes, lines = found.header["sizes"], found.header["prompts"]
-    if sum(sizes) != N or len(sizes) != len(found.header["domains"]):
-        raise ValueError(f"{N} images do not fill domains of {sizes}")
+    if sum(sizes) != N or len(sizes) != len(set(found.header["domains"])):
+        raise ValueError(f"{N} images do not fill {len(sizes)} domains")
     if width != D or len(lines) != P:
         raise ValueError(f"text of shape {(P, width)} for features of {D} and {len(lines)} prompts")
-    if found.labels is not None and found.labels.shape != (N,):
-        raise ValueError(f"labels of shape {tuple(found.labels.shape)} for {N} images")
+    if found.labels is not None:
+        _check_labels(found.labels, N, len(found.header["classes"]))
+
+
+def _check_labels(labels: Tensor, N: int, K: int) -> None:
+    if labels.shape != (N,) or labels.dtype != torch.int64:
+        raise ValueError(f"labels of {labels.dtype} and shape {tuple(labels.shape)} for {N} images")
+    if N and not 0 <= int(labels.min()) <= int(labels.max()) < K:
+        raise ValueError(f"labels from {labels.min()} to {labels.max()} for {K} classes")
 
 
 def write_feature_file(
