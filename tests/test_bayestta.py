@@ -613,7 +613,7 @@ def test_refinements_merge():
     assert (mine.count, mine.steps, mine.returns) == (count, steps, 2)
     torch.testing.assert_close(mine.gradient[key], gradient)
     torch.testing.assert_close(mine.tuned[key].detach(), tensor)
-    assert mine.tuned.optimiser.param_groups[0]["lr"] == pytest.approx(2e-5)
+    assert mine._rate == pytest.approx(2e-5)
     copy = make(adapter.model, **learns)
     copy.load_state(adapter.state())
     assert torch.equal(copy.adapt(rest[0]), adapter.adapt(rest[0]))

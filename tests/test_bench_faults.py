@@ -124,6 +124,32 @@ def test_offline_the_data_are_asked_for_once_and_before_the_weights(
     assert asked == ["data"]
     assert "6 of 6 runs failed" in done.stderr
     assert "timed out" in done.stderr
+    assert "and 5 more: DownloadError" in done.stderr  # one cause is told once
+
+
+def test_a_report_of_no_known_kind_is_refused_before_the_runs(tmp_path: Path) -> None:
+    plan = tmp_path / "b.toml"
+    plan.write_text('[[runs]]\ndata = "rmnist"\nmodels = "mini-rn"\nmethods = "zero-shot"\n')
+    done = CliRunner().invoke(app, ["bench", str(plan), "--out", str(tmp_path / "table.doc")])
+    assert done.exit_code == 2
+    assert "unknown ending of a report '.doc'" in done.stderr
+
+
+@pytest.mark.usefixtures("in_process")
+def test_data_of_finished_runs_are_not_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: list[Run]
+) -> None:
+    home, plan = tmp_path / "runs", tmp_path / "b.toml"
+    run_bench(runs, home)
+    plan.touch()
+    monkeypatch.setattr("bayestta.bench.read_bench", lambda file: runs)
+
+    def fetch_data(*_: object, **__: object) -> None:
+        raise AssertionError("the data were asked for")
+
+    monkeypatch.setattr("bayestta.cli._preparation.fetch_data", fetch_data)
+    done = CliRunner().invoke(app, ["bench", str(plan), "--folder", str(home)])
+    assert (done.exit_code, done.exception) == (0, None)
 
 
 @pytest.mark.usefixtures("in_process")

@@ -511,7 +511,7 @@ def test_predict_counts_what_cannot_be_read(tmp_path: Path) -> None:
         (["--classes", "cat"], "neither a file nor names with commas"),
         (["--classes", "cat,cat"], "occur more than once"),
         (["--classes", "cat,"], "empty"),
-        (["--images", "nowhere"], "not a folder"),
+        (["--images", "nowhere"], "give --images a folder or an image"),
         (["--sort", "tim"], "did you mean 'time'"),
         (["--state", "p.csv"], "no complete BayesTTA state"),
     ],
@@ -623,15 +623,18 @@ def test_list_one_in_detail() -> None:
 
 @pytest.mark.parametrize("what", ["methods", "data", "models"])
 def test_lists_fit_a_terminal(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert max(map(len, call("list", what).stdout.splitlines())) <= 80
-    text = io.StringIO()
+    rows = call("list", what).stdout.splitlines()
+    assert max(map(len, rows)) <= 80
+    assert len(rows) == 1 + len(json.loads(call("list", what, "--json").stdout))
     screen = Screen()
-    screen.out = Console(file=text, force_terminal=True, width=80, color_system=None)
     monkeypatch.setattr("bayestta.cli.listing.screen", lambda *_: screen)
-    assert call("list", what).exit_code == 0
-    shown = text.getvalue()
-    assert max(map(len, shown.splitlines())) <= 80
-    assert "…" not in shown  # wrapped, nothing is cut
+    for width in (80, 200):  # one line per row; a wider terminal cuts less
+        screen.out = Console(force_terminal=True, width=width, color_system=None)
+        shown = call("list", what).stdout.splitlines()
+        assert len(shown) == len(rows)
+        assert max(map(len, shown)) <= width
+        assert (shown == rows) == (width == 80)
+    assert "…" not in "".join(shown)
 
 
 def test_data_get(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,7 +234,7 @@ def test_a_preprocessing_that_we_do_not_have_is_refused():
     ("name", "kind", "message"),
     [
         ("clip-vitb16", ValueError, "unknown model 'clip-vitb16': did you mean 'clip-vit-b16'"),
-        ("", ValueError, "unknown model '': Valid: PATH, clip-rn50"),
+        ("", ValueError, "unknown model ''. Valid: PATH, clip-rn50"),
         ("openai/clip-vit", FileNotFoundError, "no checkpoint at openai/clip-vit: check the path"),
         ("clip.safetensors", FileNotFoundError, "no checkpoint at clip.safetensors"),
         ("open_clip:ViT-B-61/openai", ValueError, "'ViT-B-61': did you mean ViT-B-16"),

@@ -46,7 +46,7 @@ def test_ranks_of_exchangeable_scores_are_uniform_and_independent():
         scores, weights, row = np.sort(rng.normal(size=10)), np.ones(11), []
         for t in range(100):
             gap = int(np.searchsorted(scores, rng.normal()))
-            row.append(betting.urn_rank(weights, gap, betting.uniform(stream, t)))
+            row.append(betting.urn_rank(weights, gap, betting.uniform(stream, t), 11.0 + t))
             weights[gap] += 1
         ranks.append(row)
     table = np.array(ranks)

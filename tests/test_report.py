@@ -209,11 +209,11 @@ def test_terminal_fits_its_width() -> None:
     turned = render_table(results, "terminal", width=60)
     lines = turned.splitlines()
     assert lines[2].split() == ["zero-shot", "bayestta"]
-    assert max(map(len, lines[:-1])) <= 60
+    assert max(map(len, lines)) <= 60
     assert [x.split()[0] for x in lines[4:7]] == list(DOMAINS)
     narrow = render_table(results, "terminal", width=20)
     assert "dawn" not in narrow
-    assert "3 domains not shown" in narrow
+    assert "3 domains not shown" in " ".join(narrow.split())
     assert "average" in narrow
 
 

@@ -31,6 +31,7 @@ from bayestta.serve.security import LOOPBACK
 from bayestta.serve.store import Store
 
 CLASSES = ["cat", "dog", "ship"]
+FORM, BOUND = "multipart/form-data", "multipart/form-data; boundary=a"
 
 
 def png(seed: int = 0, side: int = 32) -> bytes:
@@ -71,6 +72,11 @@ def service(open_service):
 def features(rows: torch.Tensor, **more) -> dict:
     data = {"name": "features", "datatype": "FP32", "shape": list(rows.shape)}
     return {"inputs": [{**data, "data": rows.flatten().tolist()}], **more}
+
+
+def images(files: list[bytes], *, shape: list[int] | None = None) -> dict:
+    tensor = {"name": "image", "datatype": "BYTES", "shape": shape or [len(files)]}
+    return {"inputs": [{**tensor, "data": [base64.b64encode(each).decode() for each in files]}]}
 
 
 def refusal(answer, status: int) -> str:
@@ -131,6 +137,8 @@ def test_a_request_id_learns_once_on_both_surfaces(service):
     assert [r.headers["x-step"] for r in (first, again)] == ["1", "1"]
     body = features(torch.ones(1, 128), id="one")
     assert service.post("/v2/models/cam/infer", json=body).json()["parameters"]["repeated"]
+    third = service.post("/v2/models/cam/infer", json=images([png()]), headers=ids).json()
+    assert (third["id"], third["parameters"]["repeated"]) == ("one", True)
     metrics = service.get("/metrics").text
     assert 'bayestta_adapt_steps_total{adapter="cam"} 1.0' in metrics
 
@@ -191,6 +199,14 @@ def test_what_is_wrong_is_refused_with_fact_and_cure(service):
         (infer, {"json": nan}, 400, "NaN, infinite"),
         (infer, {"json": short}, 400, "hold 127 numbers, and their shape says 128"),
         (infer, {"json": {"inputs": []}}, 400, "0 inputs"),
+        (infer, {"json": images([png()], shape=[5])}, 400, "has shape [5] and 1 strings"),
+        (classify, {"content": b"x", "headers": {"content-type": FORM}}, 400, "no boundary"),
+        (
+            classify,
+            {"content": b"x", "headers": {"content-type": BOUND}},
+            400,
+            "end",
+        ),
         (infer, {"json": features(torch.ones(1, 128), id="a b")}, 400, "printable"),
         (infer, {"json": features(torch.ones(1, 128), outputs=[{"name": "x"}])}, 400, "no output"),
         ("/v1/adapters", {"json": {"id": "../x", "classes": CLASSES}}, 400, "is not allowed"),
@@ -285,6 +301,20 @@ def test_metrics_have_the_names_of_the_conventions(service):
     assert 'bayestta_images_total{adapter="cam"} 3.0' in text
 
 
+def test_an_alarm_between_two_scrapes_is_counted(service, tiny_rn):
+    """The evidence starts again at an alarm: a gauge alone would show nothing of it."""
+    rng, text = torch.Generator().manual_seed(0), tiny_rn.encode_text(CLASSES)
+    for scale in (0.01, 0.2):
+        for _ in range(10):
+            x = text[torch.arange(32) % 3] + scale * torch.randn(32, 128, generator=rng)
+            service.post("/v2/models/cam/infer", json=features(x))
+    told = service.get("/v1/adapters/cam").json()
+    assert told["drift"]["alarms"] == 1
+    assert max(point["drift"] for point in told["trail"]) >= -np.log(0.01)
+    text = service.get("/metrics").text
+    assert 'bayestta_drift_alarms_total{adapter="cam"} 1.0' in text
+
+
 def test_a_disk_that_is_full_is_said_and_nothing_is_learnt(service, monkeypatch):
     from bayestta.serve.journal import Journal
 
@@ -328,12 +358,42 @@ def test_the_client_speaks_to_the_service(service, tmp_path, tiny_rn):
     assert (caught.value.status, caught.value.code) == (404, "adapter_unknown")
 
 
+@pytest.mark.parametrize("content", [b"", b"--X", b"\r\n--X\r\n", b"\r\n\r\n", bytes(range(256))])
+def test_multipart_gives_back_what_was_sent(content):
+    import httpx
+
+    from bayestta.serve.multipart import parse
+
+    files = [("files", (name, content)) for name in ("a.png", 'b "c".png', "\u00e9;name=x")]
+    sent = httpx.Request("POST", "http://a", files=files, data={"top_k": "3", "\u00e9": "\u00e9"})
+    found, fields = parse(sent.read(), sent.headers["content-type"])
+    assert found == [content] * 3
+    assert fields["top_k"] == "3"
+    assert "\u00e9" in fields.values()
+
+
+def test_one_alone_waits_for_nobody_and_others_are_waited_for(tiny_rn):
+    passes = []
+    limits = Limits(max_batch=8, max_delay=30.0)
+    encoder = Encoder(tiny_rn, limits, lambda images, *_: passes.append(images))
+    x = torch.rand(2, 3, 64, 64)
+    encoder.submit(x).result(timeout=10)
+    with encoder.expecting():  # a request is being read
+        first = encoder.submit(x)
+        second = encoder.submit(x)
+        assert not first.done()
+    assert len(second.result(timeout=10)) == 2
+    assert passes == [2, 4]
+    encoder.close()
+
+
 def test_one_pass_serves_many_requests_and_a_full_queue_refuses(tiny_rn):
     passes = []
     limits = Limits(max_batch=8, max_delay=0.2, max_waiting=20)
     encoder = Encoder(tiny_rn, limits, lambda images, *_: passes.append(images))
     x = torch.rand(12, 3, 64, 64, generator=torch.Generator().manual_seed(0))
-    futures = [encoder.submit(x[i : i + 2]) for i in range(0, 8, 2)]
+    with encoder.expecting():
+        futures = [encoder.submit(x[i : i + 2]) for i in range(0, 8, 2)]
     found = torch.cat([future.result() for future in futures])
     assert passes == [8]
     with torch.no_grad():

@@ -191,6 +191,24 @@ def test_a_former_writer_is_fenced_off_and_its_late_write_is_never_read(world, t
     assert one.infer("cam", batch(2), request_id="late", adapt=True).step == 4
 
 
+def test_writers_that_take_over_at_the_same_time_have_different_epochs(tmp_path):
+    store, epochs = Store(tmp_path / "s", Limits(), shared=True), []
+    store.create("cam", {"classes": CLASSES}, {"x": torch.zeros(1)})
+    together = threading.Barrier(8)
+
+    def take() -> None:
+        together.wait()
+        epochs.append(store.open("cam").epoch)
+
+    threads = [threading.Thread(target=take) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(epochs) == list(range(1, 9))
+    store.close()
+
+
 def test_a_second_server_on_the_store_is_refused(tmp_path):
     first = Store(tmp_path / "s", Limits())
     for shared in (False, True):

@@ -47,6 +47,7 @@ class Adapter(Stateful):
 
     name: ClassVar[str] = ""
     title: str = ""
+    about: ClassVar[str] = ""  # what lists say of it; by default the docstring's first sentence
     citation: ClassVar[str] = ""
     tunes: ClassVar[str] = "nothing"
     cost: ClassVar[str] = "1 forward per image"
@@ -135,7 +136,7 @@ class Adapter(Stateful):
         uint8 or path, or a list of them.
         """
         with torch.inference_mode(False), torch.enable_grad(), self.unchanged_on_error():
-            x = to_batch(self.model, images)
+            x = to_batch(self.model, images, views=self.views)
             before = self.sketch, self.record
             try:
                 logits = self._adapt(x).detach()
@@ -152,7 +153,8 @@ class Adapter(Stateful):
     def predict(self, images: Any) -> Tensor:
         """The answer of the current state; nothing changes."""
         with torch.inference_mode(False), torch.no_grad():
-            return self._predict(to_batch(self.model, images)).detach()
+            x = to_batch(self.model, images, views=self.views)
+            return self._predict(x).detach()
 
     def _adapt(self, x: Tensor) -> Tensor:
         raise NotImplementedError

@@ -45,7 +45,8 @@ def read_image(path: str | os.PathLike[str]) -> Image.Image:
     except (OSError, ValueError) as error:
         if isinstance(error, ImageError):
             raise
-        raise ImageError(f"{os.fspath(path)}: {error}") from error
+        reason = getattr(error, "strerror", None) or str(error)  # without the path once more
+        raise ImageError(f"{os.fspath(path)}: {reason}") from error
 
 
 def decode_image(data: bytes, where: str | os.PathLike[str]) -> Image.Image:

@@ -28,11 +28,13 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
     "unknown method 'bayesta': did you mean 'bayestta'? Valid: bayestta, zero-shot."
     >>> unknown("setting", "learning_rate", ["lr", "alpha"])
     "unknown setting 'learning_rate': did you mean 'lr'? Valid: alpha, lr."
+    >>> unknown("order", "upwards", ["time", "given"])
+    "unknown order 'upwards'. Valid: given, time."
     """
     known = sorted(valid)
     near = get_close_matches(name, known, n=3, cutoff=0.5)
     meant = SYNONYMS.get(name.lower().replace("-", "_"))
     if meant in known:
         near = [meant]
-    hint = f" did you mean {' or '.join(repr(n) for n in near)}?" if near else ""
-    return f"unknown {kind} {name!r}:{hint} Valid: {', '.join(known)}."
+    hint = f": did you mean {' or '.join(repr(n) for n in near)}?" if near else "."
+    return f"unknown {kind} {name!r}{hint} Valid: {', '.join(known)}."

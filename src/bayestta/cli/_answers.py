@@ -14,11 +14,14 @@ from PIL import Image
 
 from bayestta.cli._screen import Bars, Screen
 from bayestta.cli._table import Row
-from bayestta.data import Data, ImageError
+from bayestta.data import Batch, Data, ImageError, stream
 from bayestta.data.folder import ONE_DOMAIN, Folder, FolderDomain, _taken
 
 if TYPE_CHECKING:
     from bayestta.adapter import Adapter
+    from bayestta.evaluation.monitors import DriftAlarm
+    from bayestta.evaluation.watch import Watch
+    from bayestta.models.base import VLM
 
 ANSWERED = "answered by an earlier start"
 
@@ -39,10 +42,39 @@ class Unanswered(FolderDomain):
         return super().__getitem__(i)
 
 
-class Photographs(Data):
-    """One stream of unlabelled images: a folder at any depth, or a single file."""
+class Source(Data):
+    """One stream of unlabelled images, each with a title and a time."""
 
-    name, labelled, split = "folder", False, "own"
+    labelled, split, live, endless = False, "own", False, False
+    root: Any
+
+    def __getitem__(self, domain: str) -> Any:
+        raise NotImplementedError("its images come in batches")
+
+    def batches(self, model: VLM, views: int, options: dict[str, Any]) -> Iterator[Batch]:
+        raise NotImplementedError
+
+    def title(self, i: int) -> str:
+        """What the table calls image i."""
+        raise NotImplementedError
+
+    def taken(self, i: int) -> str:
+        """When image i was taken, in local time."""
+        raise NotImplementedError
+
+    def waiting(self) -> int | None:
+        """How many images have no answer yet; None where nobody knows."""
+        raise NotImplementedError
+
+    def left_out(self) -> list[tuple[str, str]]:
+        """Path and reason of every image that was skipped."""
+        raise NotImplementedError
+
+
+class Photographs(Source):
+    """A folder at any depth, or a single file."""
+
+    name = "folder"
 
     def __init__(self, images: Path, classes: Any, sort: str, answered: Iterable[str]) -> None:
         single = images.expanduser().is_file()
@@ -62,13 +94,24 @@ class Photographs(Data):
     def __getitem__(self, domain: str) -> Unanswered:
         return self.stream
 
-    def waiting(self) -> list[Path]:
+    def batches(self, model: VLM, views: int, options: dict[str, Any]) -> Iterator[Batch]:
+        return stream(self, model.preprocess, order="given", views=views, **options)
+
+    def title(self, i: int) -> str:
+        return str(self.stream.paths[i])
+
+    def taken(self, i: int) -> str:
+        return timestamp(self.stream.paths[i])
+
+    def unanswered(self) -> list[Path]:
         """The images that have no answer yet."""
         own = self.stream
         return [path for i, path in enumerate(own.paths) if i not in own.answered]
 
+    def waiting(self) -> int:
+        return len(self.unanswered())
+
     def left_out(self) -> list[tuple[str, str]]:
-        """Path and reason of every image that was skipped."""
         known = {str(path) for path in self.stream.paths}
         return [_split(line, known) for line in self.skipped if line != ANSWERED]
 
@@ -100,22 +143,28 @@ def _names(rank: int) -> tuple[str, str]:
 
 
 def answers(
-    show: Screen, adapter: Adapter, data: Photographs, top_k: int, options: dict[str, Any]
+    show: Screen,
+    adapter: Adapter,
+    data: Source,
+    watch: Watch,
+    top_k: int,
+    options: dict[str, Any],
 ) -> Iterator[list[Row]]:
-    """The rows of each batch, in the order of the stream."""
-    from bayestta.data import stream
+    """The rows of each batch, in the order of the stream; an alarm of drift is told at once."""
     from bayestta.evaluation.steps import steps
     from bayestta.methods import make_adapter
 
     model, classes = adapter.model, adapter.classes
     reference = make_adapter("zero-shot", model, classes, adapter.templates)
     same = torch.equal(adapter.text, reference.text)  # else the sketch is of other prompts
-    batches = stream(data, model.preprocess, order="given", views=adapter.views, **options)
-    ours, theirs = tee(batches)
+    ours, theirs = tee(data.batches(model, adapter.views, options))
     title = f"{adapter.name} with {model.name} on {data.root}"
-    with Bars(show, title, {ONE_DOMAIN: len(data.waiting())}) as bars:
+    count = data.waiting()
+    with Bars(show, title, {} if count is None else {ONE_DOMAIN: count}) as bars:
         progress = bars.follow(adapter.name)
         for step, batch in zip(steps(adapter, theirs), ours, strict=False):
+            if watch.add(step):
+                tell_drift(show, watch.drift, data.title(int(batch.index[-1])))
             sketch = step.sketch if same else None
             if sketch is None:
                 sketch = reference.predict(getattr(batch.x, "plain", batch.x))
@@ -123,19 +172,26 @@ def answers(
             progress(step)
             rows = []
             for place, image in enumerate(batch.index.tolist()):
-                path = data.stream.paths[image]
-                row: Row = {"path": str(path)}
+                row: Row = {"path": data.title(image)}
                 for rank in range(top_k):
                     best = classes[int(label[place, rank])], round(float(sure[place, rank]), 4)
                     row |= zip(_names(rank), best, strict=True)
                 row["zero_shot"] = classes[int(sketch[place].argmax())]
-                row["timestamp"] = _timestamp(path)
+                row["timestamp"] = data.taken(image)
                 row["guard"] = _guard(step.record.get("guard"))
                 rows.append(row)
             yield rows
 
 
-def _timestamp(path: Path) -> str:
+def tell_drift(show: Screen, drift: DriftAlarm, where: str) -> None:
+    last = drift.events[-1]["sample"]
+    show.note(
+        f"Drift alarm at image {last} (up to {where}): the images are no longer like the "
+        f"{drift.reference} before them."
+    )
+
+
+def timestamp(path: Path) -> str:
     """When the picture was taken, by the camera or else by the file, in local time."""
     return datetime.fromtimestamp(_taken(path)).isoformat(timespec="seconds")
 

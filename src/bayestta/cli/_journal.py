@@ -31,6 +31,7 @@ class Journal:
     def __init__(self, table: Table, state: Path | None) -> None:
         self.table, self.state, self.out = table, state, table.path
         self.tables: dict[str, Any] = {}  # of the state's header: table -> rows, bytes, sha256
+        self.monitors: Any = None  # of the state's header: what watches the stream
         self.pending: list[Row] = []  # answers that no commit has saved
         self.rows = 0  # answers that were there at the start
         self.size, self.digest, self.linked = 0, hashlib.sha256(), False
@@ -50,7 +51,8 @@ class Journal:
             return []
         clear_parts(self.state, owned=True)
         if self.state.exists():
-            found = read_state(self.state)[0].get("tables", {})
+            header = read_state(self.state)[0]
+            found, self.monitors = header.get("tables", {}), header.get("monitors")
             self.tables = dict(found) if isinstance(found, dict) else {}
         if self.out is None or not self.out.exists():
             return []
@@ -113,7 +115,15 @@ class Journal:
             self.tables[self._name()] = mark
         self.pending = []
         header = {**adapter.header(), **({"tables": self.tables} if self.tables else {})}
+        if self.monitors is not None:
+            header["monitors"] = self.monitors
         write_state(self.state, header, adapter.state())
+
+    def show(self) -> None:
+        """Print the answers so far, where nothing keeps them."""
+        if self.state is None and self.out is None:
+            self._print()
+            self.pending = []
 
     def close(self, adapter: Adapter) -> None:
         """The last commit; without a state, the whole table at once."""

@@ -65,12 +65,22 @@ Option = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="KEY=VALUE", help="Option of the data set; may be repeated."),
 ]
+Reports = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="<path>",
+        help="Report to write: .html, .md, .tex, .csv or .txt; may be repeated.",
+    ),
+]
 Device = Annotated[str, typer.Option("--device", help="Device, such as cpu, cuda or cuda:1.")]
 Precision = Annotated[
     str, typer.Option("--precision", help="Precision of the weights: fp32, bf16 or fp16.")
 ]
 Workers = Annotated[
-    int, typer.Option("--workers", help="Processes that open images; 0 opens them in this one.")
+    int,
+    typer.Option("--workers", min=0, help="Processes that open images; 0 opens them in this one."),
 ]
 Strict = Annotated[
     bool, typer.Option("--strict", help="Stop at an image that cannot be read, not skip it.")
@@ -91,6 +101,16 @@ def check_out(path: Path | None) -> None:
             f"{path} cannot be written, as {folder} does not allow it: choose another."
         )
     clear_parts(path)
+
+
+def check_reports(paths: Sequence[Path]) -> None:
+    """Refuse reports that could not be written, all of them before the work."""
+    from bayestta.report import SUFFIXES
+
+    for path in paths:
+        check_out(path)
+        if path.suffix.lower() not in SUFFIXES:
+            raise ValueError(unknown("ending of a report", path.suffix or path.name, SUFFIXES))
 
 
 @contextmanager
@@ -188,6 +208,23 @@ def tell_skipped(screen: Screen, skipped: Sequence[str], file: Path | None = Non
         count = f"{len(skipped)} image{'s' * (len(skipped) > 1)}"
         listed = f" (all are listed in {file})" if file is not None else ""
         screen.note(f"Skipped {count}: {shown}{listed}")
+
+
+def tell_monitors(
+    screen: Screen, drift: dict[str, Any] | None, harm: dict[str, Any] | None
+) -> None:
+    """Report what the drift alarm and the harm test say of a stream."""
+    if drift and drift["alarms"]:
+        first = drift["events"][0]
+        times = f"{drift['alarms']} time{'s' * (drift['alarms'] > 1)}"
+        known = "first" if drift["alarms"] == len(drift["events"]) else "of the latest the first"
+        place = f" (domain {first['domain']})" if "domain" in first else ""
+        screen.note(f"The drift alarm spoke {times}, {known} at image {first['sample']}{place}.")
+    if harm and harm["alarm"]:
+        screen.note(
+            f"The harm test spoke after {harm['alarm_at']} labels of images where answer and "
+            f"zero-shot differ: {harm['broken']} answers were made wrong, {harm['mended']} right."
+        )
 
 
 def tell_guard(screen: Screen, guard: dict[str, Any] | None) -> None:

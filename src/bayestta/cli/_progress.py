@@ -6,10 +6,9 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
-from rich.table import Column
+from rich.progress import BarColumn, Progress, TaskID
 
-from bayestta.cli._screen import Screen, shorten
+from bayestta.cli._screen import Screen, one_line, shorten
 
 if TYPE_CHECKING:
     from bayestta.bench import Event, Run, TimeLeft
@@ -29,12 +28,11 @@ class BenchBars:
         self.live = screen.err.is_terminal and not screen.quiet
         narrow = screen.err.width < 100
         self.width = max(12, screen.err.width - (46 if narrow else 62))  # of a run's description
-        one_line = Column(no_wrap=True, overflow="ellipsis")
         columns = (
-            TextColumn("{task.description}", markup=False, table_column=one_line),
+            one_line("{task.description}"),
             BarColumn(bar_width=8 if narrow else 24),
-            TextColumn("{task.fields[count]}", markup=False, table_column=Column(no_wrap=True)),
-            TextColumn("{task.fields[left]}", markup=False, table_column=Column(no_wrap=True)),
+            one_line("{task.fields[count]}"),
+            one_line("{task.fields[left]}"),
         )
         self.progress = Progress(*columns, console=screen.err, disable=not self.live)
         self.all = self.progress.add_task(

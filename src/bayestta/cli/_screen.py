@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Column, Table
+from rich.table import Column
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ class Screen:
     def say(self, text: str) -> None:
         """An answer, as it is: no wrapping, no markup."""
         print(text)
+
+    def conclude(self, text: str) -> None:
+        """A sentence that is an answer: on a terminal it is wrapped between words."""
+        self.out.print(Text(text), soft_wrap=not self.out.is_terminal)
 
     def note(self, text: str) -> None:
         if not self.quiet:
@@ -56,20 +60,13 @@ class Screen:
             yield
 
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Columns as wide as their cells, but for the second, which gets what is left.
+        """One line per row: columns as wide as their cells, but for the second, which is cut.
 
-        On a terminal it is wrapped; elsewhere a table has one line per row and 80 columns.
+        It has the width of the terminal, and 80 columns in a pipe.
         """
-        if self.out.is_terminal:
-            table = Table(header_style="bold", box=None, padding=(0, 2, 0, 0))
-            for number, name in enumerate(header):
-                table.add_column(name, no_wrap=number != 1)
-            for row in rows:
-                table.add_row(*(Text(cell) for cell in row))
-            self.out.print(table)
-            return
+        width = self.out.width if self.out.is_terminal else WIDTH
         widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-        widths[1] = max(8, min(widths[1], WIDTH - sum(widths) - 2 * len(widths) + 2 + widths[1]))
+        widths[1] = max(8, min(widths[1], width - sum(widths) - 2 * len(widths) + 2 + widths[1]))
         for row in (header, *rows):
             cells = (shorten(cell, width) for cell, width in zip(row, widths, strict=True))
             padded = (cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
@@ -89,7 +86,8 @@ def shorten(text: str, width: int) -> str:
     return head.rstrip(" ,;:") + "…"
 
 
-def _one_line(text: str) -> TextColumn:
+def one_line(text: str) -> TextColumn:
+    """A column of a bar that is cut, never wrapped; names of folders are no markup."""
     column = Column(no_wrap=True, overflow="ellipsis")
     return TextColumn(text, markup=False, table_column=column)
 
@@ -106,19 +104,10 @@ class Bars:
         self.live = screen.err.is_terminal and not screen.quiet
         self.narrow = screen.err.width < 100
         columns = (
-            # names of folders are no markup
-            TextColumn(
-                "{task.description}",
-                markup=False,
-                table_column=Column(no_wrap=True, overflow="ellipsis"),
-            ),
+            one_line("{task.description}"),
             BarColumn(bar_width=8 if self.narrow else 24),
             MofNCompleteColumn(),
-            TextColumn(
-                "{task.fields[scores]}",
-                markup=False,
-                table_column=Column(no_wrap=True, overflow="ellipsis"),
-            ),
+            one_line("{task.fields[scores]}"),
             TimeElapsedColumn(table_column=Column(no_wrap=True)),
         )
         self.progress = Progress(*columns, console=screen.err, disable=not self.live)

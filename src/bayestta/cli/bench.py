@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,12 +32,7 @@ def bench(
     folder: Annotated[
         Path | None, typer.Option("--folder", help="Folder for the results (default: runs/NAME).")
     ] = None,
-    out: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--out", "-o", help="Report to write: .html, .md, .tex, .csv or .txt; may be repeated."
-        ),
-    ] = None,
+    out: jobs.Reports = None,
     processes: Annotated[
         int | None,
         typer.Option(
@@ -59,15 +55,15 @@ def bench(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Carry out a matrix of runs, in parallel; started again, it goes on with what is missing.
+    """Carry out a matrix of runs, in parallel.
 
-    The folder gets one JSON file per run and report.html over all of them. A run that fails leaves
-    NAME.error.json and stops no other; the exit code is then 1. Data or a model that cannot be
-    loaded is tried once for all runs. A damaged result is renamed, and its run is done again.
+    Started again, it goes on with what is missing. The folder gets one JSON file per run and
+    report.html over all of them. A run that fails leaves NAME.error.json and stops no other; the
+    exit code is then 1. Data or a model that cannot be loaded is tried once for all runs. A damaged
+    result is renamed, and its run is done again.
     """
     show = screen(ctx, quiet)
-    for path in out or []:
-        jobs.check_out(path)
+    jobs.check_reports(out or [])
     if not file.is_file():
         raise FileNotFoundError(
             f"{file} is not there: pass a bench file such as bench/readme.toml."
@@ -85,7 +81,7 @@ def bench(
     if limit is not None:
         runs = [replace(run, limit=limit) for run in runs]
     where = folder or Path("runs") / file.stem
-    unavailable = fetch(show, runs)
+    unavailable = fetch(show, [run for run in runs if not (where / run.file).exists()])
     left = TimeLeft(runs, processes=min(processes or cores(), len(runs)))
     with BenchBars(show, file.stem, runs, left) as bars:
         results, failed = run_bench(
@@ -97,8 +93,9 @@ def bench(
             ray=ray,
             unavailable=unavailable,
         )
-    for name, error in failed.items():
-        show.error(f"{name}: {error}")
+    for error, names in by_cause(failed).items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        show.error(f"{names[0]}{more}: {error}")
     if results:
         reported = file.parent / "paper.json"  # the paper's numbers, where they lie beside the file
         paper = Paper.load(reported) if reported.is_file() else None
@@ -109,6 +106,18 @@ def bench(
     if failed:
         show.error(f"{len(failed)} of {len(runs)} runs failed: start again to try these alone.")
         raise typer.Exit(1)
+
+
+def by_cause(failed: Mapping[str, str]) -> dict[str, list[str]]:
+    """The results that are missing, by the error that they have in common.
+
+    >>> by_cause({"a": "no disk", "b": "no disk (as in the run a)"})
+    {'no disk': ['a', 'b']}
+    """
+    causes: dict[str, list[str]] = {}
+    for name, error in failed.items():
+        causes.setdefault(error.partition(" (as in the run ")[0], []).append(name)
+    return causes
 
 
 def fetch(show: Screen, runs: list[Run]) -> dict[tuple[str, str | None], str]:

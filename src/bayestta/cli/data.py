@@ -84,9 +84,10 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="Print the same as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Say what is on disk, what is missing, where to get it and where to put it.
+    """Say what is on disk and what is missing.
 
-    The exit code is 1 where sets were named and one of them is not there.
+    For what is missing it says where to get it and where to put it. The exit code is 1 where sets
+    were named and one of them is not there.
     """
     from bayestta.data import list_data
     from bayestta.files import cache_root

@@ -34,7 +34,11 @@ def features(
     split: jobs.Split = None,
     templates: Annotated[
         list[str] | None,
-        typer.Option("--templates", help="Prompts beside the data's own: single, seven or eighty."),
+        typer.Option(
+            "--templates",
+            metavar="<str>",
+            help="Prompts beside the data's own: single, seven or eighty; may be repeated.",
+        ),
     ] = None,
     root: jobs.Root = None,
     option: jobs.Option = None,

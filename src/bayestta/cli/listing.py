@@ -44,7 +44,7 @@ def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """List methods, data sets or models, or show one of them in detail."""
+    """List methods, data sets or models, or show one in detail."""
     if what not in COLUMNS:
         raise ValueError(unknown("list", what, COLUMNS))
     rows = {"methods": _methods, "data": _data, "models": _models}[what]()
@@ -106,11 +106,11 @@ def _passes(cost: str) -> str:
     """The passes of the image tower that a cost line names.
 
     >>> _passes("1 forward + 1 backward to the norms per image (+ 1/16 forward for the guard)")
-    '1 forward + 1 backward'
+    '1 fwd + 1 bwd'
     """
     image = cost.split(";")[0].partition(" (")[0].partition(",")[0]
-    counts = re.findall(r"(\d+) (?:full )?((?:forward|backward)s?)\b(?! in the)", image)
-    return " + ".join(" ".join(count) for count in counts)
+    counts = re.findall(r"(\d+) (?:full )?(forward|backward)s?\b(?! in the)", image)
+    return " + ".join(f"{n} {kind[0]}wd" for n, kind in counts)
 
 
 def _methods() -> list[dict[str, Any]]:
@@ -122,7 +122,8 @@ def _methods() -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "about": _sentence(cls),
+            "about": cls.about or _sentence(cls),
+            "does": _sentence(cls) if cls.about else None,
             **{key: _default(cls, key) for key in keys},
             "settings": plain(describe(cls.Settings)),
         }

@@ -24,12 +24,7 @@ def report(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILES", help="Files that `bayestta run --out` wrote.")
     ],
-    out: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--out", "-o", help="File to write: .html, .md, .tex, .csv or .txt; may be repeated."
-        ),
-    ] = None,
+    out: jobs.Reports = None,
     paper: Annotated[
         Path | None,
         typer.Option(
@@ -45,14 +40,10 @@ def report(
     show = screen(ctx, quiet)
 
     from bayestta.evaluation.result import Result
-    from bayestta.names import unknown
-    from bayestta.report import SUFFIXES, render_table, write_report
+    from bayestta.report import render_table, write_report
     from bayestta.report.paper import Paper
 
-    for path in out or []:  # all of them, before the first is written
-        jobs.check_out(path)
-        if path.suffix.lower() not in SUFFIXES:
-            raise ValueError(unknown("ending of a report", path.suffix or path.name, SUFFIXES))
+    jobs.check_reports(out or [])
     if paper is not None and not paper.is_file():
         raise FileNotFoundError(f"{paper} is not there: pass bench/paper.json of the repository.")
     missing = [str(path) for path in files if not path.is_file()]

@@ -203,10 +203,11 @@ def finish(show: Screen, result: Result, out: Path | None) -> None:
     from bayestta.report import render_table
 
     jobs.tell_guard(show, result.guard)
+    jobs.tell_monitors(show, result.drift, result.harm)
     if not show.quiet:
         show.say(render_table([result], "terminal"))
     where = f" -> {out}" if out is not None else ""
-    show.say(
+    show.conclude(
         f"{result.method} with {result.model} on {result.data}, seed {result.seed}: "
         f"{result.accuracy:.2f} % of {result.n} images{beside(result)}, "
         f"{result.seconds['total']:.1f} s{where}"

@@ -52,7 +52,7 @@ def serve(
     max_batch: Annotated[int, typer.Option(min=1, help="Images per pass of the encoder.")] = 128,
     max_delay: Annotated[
         float, typer.Option(min=0, help="Milliseconds that an image waits for others.")
-    ] = 5.0,
+    ] = 20.0,
     max_adapters: Annotated[int, typer.Option(min=1, help="Adapters kept in memory.")] = 64,
     max_stored: Annotated[int, typer.Option(min=1, help="Adapters in the store.")] = 10_000,
     max_images: Annotated[int, typer.Option(min=1, help="Images per request.")] = 256,
@@ -68,7 +68,10 @@ def serve(
         typer.Option(min=0, help="Last changed images per adapter for the page; 0 keeps none."),
     ] = 0,
     log_level: Annotated[
-        str, typer.Option("--log-level", help="debug, info, warning or error.")
+        str,
+        typer.Option(
+            "--log-level", help="Least severe messages to log: debug, info, warning or error."
+        ),
     ] = "info",
     device: jobs.Device = "cpu",
     precision: jobs.Precision = "fp32",
@@ -78,11 +81,11 @@ def serve(
     shards: Annotated[int, typer.Option(min=1, help="With --ray: actors that hold adapters.")] = 2,
     quiet: Quiet = False,
 ) -> None:
-    """Serve adapters over HTTP, with a live page at / and the API at /docs.
+    """Serve adapters over HTTP.
 
-    Every adapter answers, learns and is saved by itself: what was acknowledged is in the store,
-    also after a crash. Without --api-key the server listens on this machine only, unless --host
-    says otherwise.
+    A live page is at /, the API at /docs. Every adapter answers, learns and is saved by itself:
+    what was acknowledged is in the store, also after a crash. Without --api-key the server listens
+    on this machine only, unless --host says otherwise.
     """
     show = screen(ctx, quiet)
     jobs.check_device(device, precision)

@@ -90,7 +90,7 @@ def coop(
     precision: jobs.Precision = "fp32",
     quiet: Quiet = False,
 ) -> None:
-    """Learn the context of CoOp's prompts from a few labelled images per class."""
+    """Learn the context of CoOp's prompts from labelled images."""
     show = screen(ctx, quiet)
     jobs.check_out(out)
     if out.suffix != ".safetensors":

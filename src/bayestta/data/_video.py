@@ -79,11 +79,16 @@ def _taken(av: Any, container: Any, source: str, fps: float) -> Iterator[Frame]:
         raise ValueError(f"{source} holds no frame that can be decoded: give another file.")
 
 
+def is_file(source: str) -> bool:
+    """Whether a source has an end: a camera and an address may have none."""
+    return not source.isdecimal() and not source.lower().startswith(SCHEMES)
+
+
 def _place(source: str) -> tuple[str, dict[str, Any]]:
     """What PyAV opens: a camera by its number, an address or a file."""
     if source.isdecimal():
         return f"/dev/video{source}", {"format": "v4l2"}
-    if source.lower().startswith(SCHEMES):
+    if not is_file(source):
         return source, {"timeout": 10.0}
     path = Path(source).expanduser()
     if not path.is_file():

@@ -22,7 +22,7 @@ SCORE: dict[str, Any] = {
 TURN = {"name": str, "accuracy": float, "n": int}  # a domain of a round
 TURNED = {**dict.fromkeys(("truth", "answer", "sketch"), int), "domain": str, "png": str}
 TABLES: dict[str, dict[str, Any]] = {
-    "domains": {"name": str, **SCORE},
+    "domains": {"name": str, "estimate?": float, **SCORE},
     "sketch": {**SCORE, "ece": float, "bins": list[list[float]]},
     "rounds": {"round": int, "accuracy": float, "n": int, "domains": [TURN]},
     "forgetting": {"domain": str, "then": float, "now": float, "n": int},
@@ -42,6 +42,7 @@ TABLES: dict[str, dict[str, Any]] = {
         "broken": int,
         "shown?": {"mended?": [TURNED], "broken?": [TURNED]},
     },
+    "estimate": dict.fromkeys(("accuracy?", "error?", "worst_domain_error?"), float),
     "pictures": {"tsne?": Rows, "cam?": Rows, "notes?": list[str]},
     "notes": {"label?": str, "options?": dict[str, Any], "state?": str, "skipped?": int},
 }

@@ -57,6 +57,7 @@ class DriftAlarm:
         self.samples = 0
         self.alarms = 0
         self.events: list[dict[str, Any]] = []
+        self.peak = 0.0  # highest log e-value of the last batch: an alarm sets the value to 0
         self._restart()
 
     def _restart(self) -> None:
@@ -70,7 +71,7 @@ class DriftAlarm:
         values = scores.tolist() if isinstance(scores, Tensor) else [float(v) for v in scores]
         if not all(math.isfinite(value) for value in values):
             raise ValueError("scores hold NaN or infinite numbers: leave such samples out.")
-        before = self.alarms
+        before, self.peak = self.alarms, self.value
         for value in values:
             self._add(value)
         return self.alarms - before
@@ -86,13 +87,15 @@ class DriftAlarm:
             return
         gap = int(np.searchsorted(self.scores, value))
         tie = betting.uniform(self.seed, 2 * self.samples + 1)
-        rank = betting.urn_rank(self.weights, gap, tie)
+        rank = betting.urn_rank(self.weights, gap, tie, self.reference + 1.0 + self.time)
         self.weights[gap] += 1
         self.time += 1
         self.capital = betting.bet(self.capital, rank, self.time)
-        if self.value >= -math.log(self.alpha):
+        value = self.value
+        self.peak = max(self.peak, value)
+        if value >= -math.log(self.alpha):
             self.alarms += 1
-            event = {"sample": self.samples, "after": self.time, "log_evalue": self.value}
+            event = {"sample": self.samples, "after": self.time, "log_evalue": value}
             self.events = [*self.events, event][-EVENTS:]
             self._restart()
 
@@ -131,6 +134,7 @@ class DriftAlarm:
             setattr(self, key, value.numpy())
         for key, count in counts.items():
             setattr(self, key, count)
+        self.peak = self.value
 
     def merge(self, other: DriftAlarm, share: float) -> None:
         """Each worker watches its own stream; alarms add."""

@@ -90,7 +90,7 @@ def _timed_steps(
         if given is None:
             return
         batch = to_step(given)
-        x = to_batch(model, batch.x)
+        x = to_batch(model, batch.x, views=adapter.views)
         if model.device.type != "cpu" and hasattr(x, "to"):  # lazy views move slice by slice
             x = x.to(model.device)
         loaded, encoded = clock(model.device), watch.seconds

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
-from bayestta.evaluation.monitors import DriftAlarm, HarmTest, entropies
+from bayestta.evaluation.monitors import ARRAYS, DriftAlarm, HarmTest, entropies
 
 if TYPE_CHECKING:
     from bayestta.evaluation.steps import Step
@@ -49,6 +50,21 @@ class Watch:
         if step.y is not None:
             self.label(step.logits, step.sketch, step.y)
         return raised > 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The drift alarm, for the header of a state that goes on later."""
+        state = self.drift.state()
+        return {k: v.tolist() if isinstance(v, Tensor) else v for k, v in state.items()}
+
+    def load_json(self, given: Any) -> None:
+        """Take back what `to_json` gave; ValueError for anything else."""
+        state = dict(given) if isinstance(given, dict) else {}
+        for key in ARRAYS:
+            try:
+                state[key] = torch.tensor(state.get(key), dtype=torch.float64)
+            except (TypeError, ValueError, RuntimeError):
+                raise ValueError(f"{key} of the drift alarm is no list of numbers.") from None
+        self.drift.load(state)
 
     def summary(self) -> dict[str, Any]:
         """The entries `drift` and `harm` of a result."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 # Slopes of the bets on a rank: either direction, from careful to bold.
 SLOPES = np.array([-1.8, -1.0, -0.5, -0.25, 0.25, 0.5, 1.0, 1.8])
+_ALL = np.concatenate([[0.0], SLOPES])  # the reserve takes no part
 # Stakes of the bets on harm: the mean over them needs no tuning to the size of the harm.
 STAKES = np.array([0.1, 0.3, 0.5, 0.7, 0.9])
 LOG_FACTORS = {gain: np.log(1.0 - STAKES * gain) for gain in (-1, 0, 1)}
@@ -42,10 +43,10 @@ def bet(capital: Floats, u: float | Floats, t: int) -> Floats:
     True
     """
     edge = u - 0.5 if isinstance(u, float) else (u - 0.5)[..., None]
-    released = capital[..., :1] / (t + 1)
-    after = np.empty_like(capital)
-    after[..., :1] = capital[..., :1] - released
-    after[..., 1:] = (capital[..., 1:] + released / len(SLOPES)) * (1 + SLOPES * edge)
+    reserve = capital[..., :1]
+    released = reserve / (t + 1)
+    after: Floats = (capital + released / len(SLOPES)) * (1 + _ALL * edge)
+    after[..., :1] = reserve - released
     return after
 
 
@@ -62,18 +63,19 @@ def uniform(seed: int, counter: int) -> float:
     return ((z ^ (z >> 31)) >> 11) / (1 << 53)
 
 
-def urn_rank(weights: Floats, gap: int, tie: float) -> float:
+def urn_rank(weights: Floats, gap: int, tie: float, total: float) -> float:
     """The rank of a sample that fell into a gap of the sorted reference.
 
-    `weights` (N+1,) are one plus the samples in each gap so far. For exchangeable samples the next
-    one falls into a gap with a probability of its weight over their sum (a Pólya urn), so that
-    ranks are uniform and independent: a fixed reference of N has no error that bets could exploit.
+    `weights` (N+1,) are one plus the samples in each gap so far, and `total` is their sum. For
+    exchangeable samples the next one falls into a gap with a probability of its weight over the
+    total (a Pólya urn), so that ranks are uniform and independent: a fixed reference of N has no
+    error that bets could exploit.
 
-    >>> urn_rank(np.array([1.0, 2.0, 1.0]), gap=1, tie=0.5)
+    >>> urn_rank(np.array([1.0, 2.0, 1.0]), gap=1, tie=0.5, total=4.0)
     0.5
     """
     below = float(weights[:gap].sum())
-    return (below + tie * float(weights[gap])) / float(weights.sum())
+    return (below + tie * float(weights[gap])) / total
 
 
 def log_harm(answer: int, sketch: int, label: int) -> Floats:

@@ -81,6 +81,7 @@ class AdaPrompt(Adapter):
     settings: AdaPromptSettings
     name = "adaprompt"
     title = "AdaPrompt"
+    about = "Three prompts, tuned by their own first labels."
     citation = "Zhang et al., Robust Test-Time Adaptation for Zero-Shot Prompt Tuning, AAAI 2024"
     tunes = "the contexts of 3 prompts"
     cost = "1 forward per image; text tower 6 forwards + 3 backwards per batch"

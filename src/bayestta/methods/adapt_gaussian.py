@@ -52,6 +52,7 @@ class AdaptGaussian(Sequential):
     settings: AdaptGaussianSettings
     name = "adapt-gaussian"
     title = "ADAPT"
+    about = "Gaussian classes and a bank of sure features."
     citation = (
         "Zhang et al., Backpropagation-Free Test-Time Adaptation via Probabilistic Gaussian "
         "Alignment, NeurIPS 2025, arXiv 2508.15568"

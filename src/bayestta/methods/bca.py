@@ -50,13 +50,14 @@ class BCA(Sequential):
     settings: BCASettings
     name = "bca"
     title = "BCA"
+    about = "Embeddings and a prior follow the posterior."
     citation = (
         "Zhou et al., Bayesian Test-Time Adaptation for Vision-Language Models, CVPR 2025, "
         "arXiv 2503.09248"
     )
     tunes = "class embeddings and the prior of classes given embeddings"
     cost = "1 forward per image"
-    fidelity = "derived from a third-party port; the official values a data set are unknown"
+    fidelity = "derived from a third-party port; the official values per data set are unknown"
 
     mean: Tensor  # (K,D)
     prior: Tensor  # (K,K)

@@ -51,6 +51,7 @@ class CoOp(ZeroShot):
     settings: CoOpSettings
     name = "coop"
     title = "CoOp"
+    about = "Zero-shot with a learnt context of the prompts."
     citation = "Zhou et al., Learning to Prompt for Vision-Language Models, IJCV 2022"
     tunes = "the context of the prompt, before the stream and with labels"
     fidelity = (

@@ -74,6 +74,7 @@ class CoTTA(Adapter):
     settings: CoTTASettings
     name = "cotta"
     title = "CoTTA"
+    about = "A slow teacher, and weights that are put back."
     citation = "Wang et al., Continual Test-Time Domain Adaptation, CVPR 2022"
     tunes = "all weights and biases of the image tower"
     cost = "3 forwards + 1 full backward per image, + 31 forwards where the source is unsure"

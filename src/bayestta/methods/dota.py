@@ -50,6 +50,7 @@ class DOTA(Sequential):
     settings: DOTASettings
     name = "dota"
     title = "DOTA"
+    about = "Zero-shot plus a discriminant of the stream."
     citation = (
         "Han et al., DOTA: Distributional Test-Time Adaptation of Vision-Language Models, "
         "arXiv 2409.19375, 2024"

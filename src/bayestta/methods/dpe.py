@@ -58,6 +58,7 @@ class DPE(Sequential):
     settings: DPESettings
     name = "dpe"
     title = "DPE"
+    about = "Prototypes of both kinds, tuned per image."
     citation = (
         "Zhang et al., Dual Prototype Evolving for Test-Time Generalization of Vision-Language "
         "Models, NeurIPS 2024"

@@ -72,6 +72,7 @@ class DynaPrompt(Adapter):
     settings: DynaPromptSettings
     name = "dynaprompt"
     title = "DynaPrompt"
+    about = "A buffer of prompts, some tuned for each image."
     citation = "Xiao et al., DynaPrompt: Dynamic Test-Time Prompt Tuning, ICLR 2025"
     tunes = "a buffer of 12 prompt contexts"
     cost = "64 forwards per image; text tower 12 + 2|S| forwards + |S| backwards per image"

@@ -101,6 +101,7 @@ class HisTPT(Adapter):
     settings: HisTPTSettings
     name = "histpt"
     title = "HisTPT"
+    about = "One lasting prompt, and banks of past ones."
     citation = (
         "Zhang et al., Historical Test-time Prompt Tuning for Vision Foundation Models, "
         "NeurIPS 2024"

@@ -43,6 +43,7 @@ class OGA(Adapter):
     settings: OGASettings
     name = "oga"
     title = "OGA"
+    about = "Gaussian classes of the surest features."
     citation = (
         "Fuchs et al., Online Gaussian Test-Time Adaptation of Vision-Language Models, "
         "CVPR Workshops 2025, arXiv 2501.04352"

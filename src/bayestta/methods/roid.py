@@ -67,6 +67,7 @@ class ROID(NormTuner):
     settings: ROIDSettings
     name = "roid"
     title = "ROID"
+    about = "Weighted self-training, pulled to the source."
     citation = (
         "Marsden et al., Universal Test-time Adaptation through Weight Ensembling, Diversity "
         "Weighting, and Prior Correction, WACV 2024, arXiv 2306.00650"

@@ -142,6 +142,7 @@ class RoTTA(Adapter):
     settings: RoTTASettings
     name = "rotta"
     title = "RoTTA"
+    about = "Norms trained on a balanced memory of images."
     citation = "Yuan et al., Robust Test-Time Adaptation in Dynamic Scenarios, CVPR 2023"
     tunes = "BatchNorms of the image tower (LayerNorms where there are none) and their statistics"
     cost = "3 forwards + 1 backward to the norms per image; memory of 64 images"

@@ -54,6 +54,7 @@ class StatA(Adapter):
     settings: StatASettings
     name = "stata"
     title = "StatA"
+    about = "Gaussian classes of each batch by itself."
     citation = (
         "Zanella et al., Realistic Test-Time Adaptation of Vision-Language Models, CVPR 2025, "
         "arXiv 2501.03729"

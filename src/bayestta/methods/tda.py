@@ -46,6 +46,7 @@ class TDA(Sequential):
     settings: TDASettings
     name = "tda"
     title = "TDA"
+    about = "Votes of confident samples, for and against."
     citation = (
         "Karmanov et al., Efficient Test-Time Adaptation of Vision-Language Models, CVPR 2024"
     )

@@ -51,6 +51,7 @@ class Tent(NormTuner):
     settings: TentSettings
     name = "tent-continual"
     title = "TENT (continual)"
+    about = "Lower entropy by the norms, batch after batch."
     citation = "Wang et al., Tent: Fully Test-Time Adaptation by Entropy Minimization, ICLR 2021"
     cost = "1 forward + 1 backward to the norms per image (+ 1 forward for answer=after)"
     fidelity = (
@@ -85,6 +86,7 @@ class TentReset(Tent):
     settings: TentResetSettings
     name = "tent-reset"
     title = "TENT (reset)"
+    about = "TENT that starts afresh with every batch."
     cost = "2 forwards + 1 backward to the norms per image"
     fidelity = f"inferred: reset by batch, answer after the step; {Tent.fidelity}"
     reset_every = "batch"

@@ -34,6 +34,7 @@ class TPT(Adapter):
     settings: TPTSettings
     name = "tpt"
     title = "TPT"
+    about = "Lower entropy over views by one prompt."
     citation = (
         "Shu et al., Test-Time Prompt Tuning for Zero-Shot Generalization in Vision-Language "
         "Models, NeurIPS 2022"

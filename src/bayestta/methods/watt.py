@@ -64,6 +64,7 @@ class WATT(NormTuner):
     settings: WATTSettings
     name = "watt"
     title = "WATT"
+    about = "Norms averaged over steps of eight templates."
     citation = "Osowiechi et al., WATT: Weight Average Test-Time Adaptation of CLIP, NeurIPS 2024"
     tunes = "norms of the image tower, anew for every batch"
     cost = "81 forwards + 80 backwards to the norms per image"

@@ -21,6 +21,7 @@ class ZeroShot(Adapter):
 
     name = "zero-shot"
     title = "CLIP zero-shot"
+    about = "CLIP as it is: scaled cosines to the prompts."
     citation = (
         "Radford et al., Learning Transferable Visual Models From Natural Language Supervision, "
         "ICML 2021"
@@ -45,6 +46,7 @@ class Ensemble(ZeroShot):
 
     name = "ensemble"
     title = "CLIP, 80 templates"
+    about = "Zero-shot with the 80 ImageNet templates."
     fidelity = "code; its own 80 templates, whatever the data set's are"
 
     def make_text(self) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from bayestta.images import read_image, to_rgb
+from bayestta.images import ImageError, read_image, to_rgb
 
 if TYPE_CHECKING:
     from bayestta.models._vlm import VLM
@@ -32,10 +32,11 @@ def is_one(images: Any) -> bool:
     return isinstance(images, (str, os.PathLike, Image.Image))
 
 
-def to_batch(model: VLM, images: Any) -> Any:
+def to_batch(model: VLM, images: Any, *, views: int = 1) -> Any:
     """A checked batch: tensors as they are, images and paths through `model.preprocess`.
 
-    Lazy views of a stream pass through with their plain view checked.
+    With `views` above 1 a batch may also be (B,V,C,H,W). Lazy views of a stream pass through with
+    their plain view checked.
 
     >>> import bayestta as bt
     >>> to_batch(bt.load_model("mini-rn"), Image.new("RGB", (100, 80))).shape
@@ -47,7 +48,7 @@ def to_batch(model: VLM, images: Any) -> Any:
     if isinstance(images, np.ndarray) and images.dtype.kind == "f" and takes_features(model):
         images = torch.from_numpy(images)
     x = images if isinstance(images, Tensor) else _stack(model, images)
-    check_batch(model, x)
+    check_batch(model, x, views=views)
     x = x.detach()  # nobody's graph is of interest here
     return x.clone() if x.is_inference() else x
 
@@ -61,10 +62,10 @@ def _stack(model: VLM, images: Any) -> Tensor:
     if isinstance(images, (bytes, bytearray, memoryview)) or not (
         is_one(images) or isinstance(images, (Sequence, np.ndarray))
     ):
-        raise TypeError(f"images are a {type(images).__name__}: {TAKES}.")
+        raise TypeError(f"images are of type {type(images).__name__}: {TAKES}.")
     if takes_features(model):
         raise TypeError(
-            f"images are a {type(images).__name__}, and {model.name!r} takes features: give a "
+            f"images are of type {type(images).__name__}, and {model.name!r} takes features: give a "
             f"float tensor or array (B, {model.dim})."
         )
     if isinstance(images, np.ndarray) and not is_one(images) and images.ndim != 4:
@@ -107,9 +108,12 @@ def to_image(item: Any, place: int = 0) -> Image.Image:
             )
         item = Image.fromarray(item) if item.size else Image.new("RGB", (0, 0))
     elif isinstance(item, (str, os.PathLike)):
-        item = read_image(local_path(item))
+        try:
+            item = read_image(local_path(item))
+        except ImageError as error:
+            raise ImageError(f"{error}: give the path of a whole image, or leave it out.") from None
     if not isinstance(item, Image.Image):
-        raise TypeError(f"image {place} is a {type(item).__name__}: {TAKES}.")
+        raise TypeError(f"image {place} is of type {type(item).__name__}: {TAKES}.")
     if not item.width or not item.height:
         raise ValueError(f"image {place} has 0 pixels: leave it out.")
     return item if item.mode == "RGB" else to_rgb(item)
@@ -135,7 +139,7 @@ def local_path(item: str | os.PathLike[str]) -> Path:
     return Path(unquote(url.path))
 
 
-def check_batch(model: VLM, x: Tensor) -> None:
+def check_batch(model: VLM, x: Tensor, *, views: int = 1) -> None:
     """Refuse a batch that the tower does not take, or that would poison the state."""
     if not x.is_floating_point():
         raise ValueError(f"the batch is a tensor of {x.dtype}, not of normalised pixels: {TAKES}.")
@@ -143,8 +147,8 @@ def check_batch(model: VLM, x: Tensor) -> None:
         raise ValueError("the batch is empty: give at least 1 image.")
     expected = model.input_shape
     shape = tuple(x.shape)
-    views = 1 if expected is not None and len(expected) == 3 and x.ndim == 5 else 0
-    if expected is not None and (x.ndim < 2 or shape[1 + views :] != expected):
+    start = 2 if views > 1 and x.ndim == 5 else 1
+    if expected is not None and (x.ndim < 2 or shape[start:] != expected):
         hint = "write x[None] for one" if shape == expected else "use model.preprocess"
         if len(expected) == 1 and shape != expected:
             hint = "give the features of the model that the text prototypes are of"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -144,6 +145,8 @@ def load_open_clip(target: str, name: str) -> OpenCLIP:
     if tag in tags:
         published = open_clip.get_pretrained_cfg(architecture, tag)
         check_activation(architecture, tag, quick, bool(published.get("quick_gelu", False)))
+        before = logging.root.manager.disable
+        logging.disable(logging.ERROR)  # what it has to report is the error below
         try:
             clip = open_clip.create_model(architecture, pretrained=tag)
             tokenizer = open_clip.get_tokenizer(architecture)
@@ -153,6 +156,8 @@ def load_open_clip(target: str, name: str) -> OpenCLIP:
                 f"({reason(error)}): check the network, or download the file and write "
                 f"open_clip:{architecture}/PATH."
             ) from error
+        finally:
+            logging.disable(before)
         return OpenCLIP(name, clip, tokenizer)
     if not Path(tag).exists():
         raise ValueError(unknown(f"pretrained tag of {architecture}", tag, [*tags, "PATH"]))

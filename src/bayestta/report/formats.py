@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 
 from bayestta.evaluation.result import Result
@@ -74,7 +75,8 @@ def _terminal(table: Table, *, width: int | None, bold: bool) -> str:
         if width is None or len(_visible(lines[0])) <= width:
             break
     rule = "─" * len(_visible(lines[0]))
-    return "\n".join([table.title, rule, lines[0], rule, *lines[1:], rule, form.about])
+    about = form.about if width is None else textwrap.fill(form.about, width)
+    return "\n".join([table.title, rule, lines[0], rule, *lines[1:], rule, about])
 
 
 def _aligned(table: Table, *, bold: bool) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,14 +40,25 @@ class Archive:
 
     def __init__(self, folder: Path, limits: Limits) -> None:
         self.folder, self.limits, self.name = folder, limits, folder.name
-        self.epoch = self._stored_epoch() + 1
-        with replacing(folder / "epoch") as path:
-            path.write_text(str(self.epoch), encoding="ascii")
-        for left in folder.glob(".*.part"):  # by a writer that was killed
-            left.unlink(missing_ok=True)
-        self.forgotten = Forgotten(folder / "forgotten")
         self.snapshots: dict[int, Path] = {}  # by step
         self.places: dict[int, Place] = {}  # by step
+        with self._claimed():
+            self._take_over()
+
+    @contextmanager
+    def _claimed(self) -> Iterator[None]:
+        """Alone in the folder: of two that take over one is the later, and nothing is pruned."""
+        with (self.folder / ".claim").open("w") as claim:
+            fcntl.flock(claim, fcntl.LOCK_EX)
+            yield
+
+    def _take_over(self) -> None:
+        self.epoch = self._stored_epoch() + 1
+        with replacing(self.folder / "epoch") as path:
+            path.write_text(str(self.epoch), encoding="ascii")
+        for left in self.folder.glob(".*.part"):  # by a writer that was killed
+            left.unlink(missing_ok=True)
+        self.forgotten = Forgotten(self.folder / "forgotten")
         self._scan()
         self.ids = {p.request_id: step for step, p in self.places.items() if p.request_id}
         self.step = max([*self.snapshots, *self.places])
@@ -138,7 +151,10 @@ class Archive:
         self.step = max(self.step, step)
         self.close()
         self.since = 0
-        self._prune()
+        if self.bytes() > self.limits.history_bytes:
+            with self._claimed():
+                self.check_epoch()
+                self._prune()
 
     def _prune(self) -> None:
         """Drop the oldest snapshots, with the journals up to the next, beyond the budget."""

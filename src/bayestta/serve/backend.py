@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
@@ -14,6 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from bayestta.models._preprocess import Preprocess
 from bayestta.models.base import VLM
 from bayestta.serve.board import Board
 from bayestta.serve.changes import Changes
@@ -37,6 +39,9 @@ class Backend(Protocol):
     board: Board
     metrics: Metrics
     pictures: Pictures
+
+    def expecting(self) -> AbstractContextManager[None]:
+        """Around the reading of a request with images: the encoder waits for it a little."""
 
     async def infer(
         self, name: str, x: Inputs, *, request_id: str, adapt: bool, repeatable: bool = True
@@ -67,6 +72,9 @@ class Local:
         self.board.changed(name, summary, events)
         self.metrics.changed(name, summary, events)
 
+    def expecting(self) -> AbstractContextManager[None]:
+        return self.encoder.expecting()
+
     async def in_thread(self, work: Callable[..., T], *args: Any, **options: Any) -> T:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, partial(work, *args, **options))
@@ -88,9 +96,11 @@ class Local:
                 return first
         images = None if isinstance(x, Tensor) else x
         if not isinstance(x, Tensor):
-            x = await self.in_thread(preprocess, self.model, x)
-            if features:
-                x = await asyncio.wrap_future(self.encoder.submit(x))
+            with self.encoder.expecting():
+                x = await self.in_thread(preprocess, self.model, x)
+                encoded = self.encoder.submit(x) if features else None
+            if encoded is not None:
+                x = await asyncio.wrap_future(encoded)
         answer, seconds = await self._step(name, x, request_id, adapt=adapt)
         if not answer.repeated:
             self._count(name, answer, seconds)
@@ -153,7 +163,11 @@ class Local:
 
 
 def preprocess(model: VLM, images: Sequence[Image.Image]) -> Tensor:
-    return torch.stack([model.preprocess(image) for image in images])
+    """Pixels (B,C,H,W); normalised together where the model's own preprocessing allows it."""
+    own = model.preprocess
+    if isinstance(own, Preprocess):
+        return own.normalise(torch.stack([own.levels(image) for image in images]))
+    return torch.stack([own(image) for image in images])
 
 
 def pixels_needed(name: str) -> Refusal:

@@ -11,6 +11,7 @@ import asyncio
 import importlib
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,9 @@ class Cluster:
         self.board, self.metrics, self.pictures = Board(), Metrics(), Pictures(0)
         self._features = Features(model)
         self._kinds: dict[str, bool] = {}
+
+    def expecting(self) -> AbstractContextManager[None]:
+        return nullcontext()  # the encoder of Ray Serve gathers by itself
 
     async def ask(self, name: str, method: str, *args: Any) -> Any:
         """Ask the shard of an adapter, again where it died: request ids learn once."""

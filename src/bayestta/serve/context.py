@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from PIL import Image
@@ -35,13 +36,19 @@ class Context:
     def forget(self, name: str) -> None:
         self._classes.pop(name, None)
 
-    async def decode(self, value: Any, place: int) -> Image.Image:
-        """An image from bytes, base64 or, where its host is allowed, an address."""
-        return await asyncio.to_thread(self._decode, value, place)
+    async def decode(self, values: Sequence[Any]) -> list[Image.Image]:
+        """Images from bytes, base64 or, where its host is allowed, an address.
 
-    def _decode(self, value: Any, place: int) -> Image.Image:
+        One thread per request: a hand-over per image would cost as much as decoding a small one.
+        """
+        return await asyncio.to_thread(self._decode, values)
+
+    def _decode(self, values: Sequence[Any]) -> list[Image.Image]:
+        return [inputs.to_image(self._bytes(v, i), i, self.limits) for i, v in enumerate(values)]
+
+    def _bytes(self, value: Any, place: int) -> bytes:
+        if isinstance(value, bytes):
+            return value
         if inputs.is_url(value):
-            value = inputs.fetch(value, self.hosts, self.limits)
-        elif not isinstance(value, bytes):
-            value = inputs.from_base64(value, place)
-        return inputs.to_image(value, place, self.limits)
+            return inputs.fetch(value, self.hosts, self.limits)
+        return inputs.from_base64(value, place)

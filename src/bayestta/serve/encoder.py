@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -19,7 +20,10 @@ Item = tuple[Tensor, "Future[Tensor]", float]
 
 
 class Encoder:
-    """Gathers images until there are `max_batch` or the first has waited for `max_delay`.
+    """Gathers images of many requests for one pass of the tower.
+
+    A pass starts with `max_batch` images, when the first has waited for `max_delay`, or as soon as
+    no further request is on its way: one that is alone waits for nobody.
 
     Parameters
     ----------
@@ -36,14 +40,30 @@ class Encoder:
     ) -> None:
         self.model, self.limits = model, limits
         self.on_pass = on_pass or (lambda images, seconds, waited: None)
-        self._queue: queue.Queue[Item | None] = queue.Queue()
-        self._waiting, self._lock = 0, threading.Lock()
+        self._items: deque[Item] = deque()
+        self._waiting = 0  # images that are submitted and not encoded
+        self._coming = 0  # requests that are still read and decoded
+        self._closed = False
+        self._change = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="encoder", daemon=True)
         self._thread.start()
 
+    @contextmanager
+    def expecting(self) -> Iterator[None]:
+        """Around the reading of a request with images: the next pass waits for it a little."""
+        with self._change:
+            self._coming += 1
+        try:
+            yield
+        finally:
+            with self._change:
+                self._coming -= 1
+                self._change.notify()
+
     def submit(self, x: Tensor) -> Future[Tensor]:
         """Features (B,D) of pixels (B,C,H,W), when their pass is done."""
-        with self._lock:
+        future: Future[Tensor] = Future()
+        with self._change:
             if self._waiting and self._waiting + len(x) > self.limits.max_waiting:
                 raise Refusal(
                     429,
@@ -55,45 +75,39 @@ class Encoder:
                     most=self.limits.max_waiting,
                 )
             self._waiting += len(x)
-        future: Future[Tensor] = Future()
-        self._queue.put((x, future, time.perf_counter()))
+            self._items.append((x, future, time.perf_counter()))
+            self._change.notify()
         return future
 
     def close(self) -> None:
         """Finish what was submitted."""
-        self._queue.put(None)
+        with self._change:
+            self._closed = True
+            self._change.notify()
         self._thread.join()
 
     def _work(self) -> None:
-        rest: Item | None = None
-        while True:
-            first = rest or self._queue.get()
-            if first is None:
-                return
-            batch, rest, last = self._gather(first)
+        while batch := self._gather():
             self._encode(batch)
-            if last:
-                return
 
-    def _gather(self, first: Item) -> tuple[list[Item], Item | None, bool]:
-        """Requests for one pass, one that did not fit, and whether the end was asked for."""
-        batch, images = [first], len(first[0])
-        deadline = first[2] + self.limits.max_delay
-        while images < self.limits.max_batch:
-            try:
-                patience = deadline - time.perf_counter()
-                more = (
-                    self._queue.get(timeout=patience) if patience > 0 else self._queue.get_nowait()
-                )
-            except queue.Empty:
-                break
-            if more is None:
-                return batch, None, True
-            if images + len(more[0]) > self.limits.max_batch:
-                return batch, more, False
-            batch.append(more)
-            images += len(more[0])
-        return batch, None, False
+    def _gather(self) -> list[Item]:
+        """The requests of the next pass; none when the end has come."""
+        with self._change:
+            self._change.wait_for(lambda: self._items or self._closed)
+            if not self._items:
+                return []
+            patience = self._items[0][2] + self.limits.max_delay - time.perf_counter()
+            self._change.wait_for(self._complete, max(0.0, patience))
+            batch = [self._items.popleft()]
+            images = len(batch[0][0])
+            while self._items and images + len(self._items[0][0]) <= self.limits.max_batch:
+                batch.append(self._items.popleft())
+                images += len(batch[-1][0])
+            return batch
+
+    def _complete(self) -> bool:
+        full = sum(len(item[0]) for item in self._items) >= self.limits.max_batch
+        return full or not self._coming or self._closed
 
     def _encode(self, batch: list[Item]) -> None:
         began = time.perf_counter()
@@ -111,7 +125,7 @@ class Encoder:
                 future.set_exception(error)
             return
         finally:
-            with self._lock:
+            with self._change:
                 self._waiting -= sum(len(item[0]) for item in batch)
         start = 0
         for pixels, future, _ in batch:

@@ -59,9 +59,9 @@ class Hosted:
             logits = adapter.adapt(x)
             probabilities, sketch = adapter.probabilities(logits), zero_shot(adapter, x)
         self.drift.add(entropies(sketch))
-        plain = sketch.float().softmax(1)
-        self.trail.add(probabilities, plain, drift=self.drift.value)
-        return as_array(probabilities), as_array(plain)
+        answers = as_array(probabilities), as_array(sketch.float().softmax(1))
+        self.trail.add(*answers, drift=self.drift.peak)
+        return answers
 
     def answer(self, x: Tensor) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Answer and change nothing."""
@@ -124,7 +124,7 @@ class Hosted:
             "returned": self.returned,
             **self.trail.numbers(),
             "spark": [point["accuracy"] for point in self.trail.points[-SPARK:]],
-            "drift": self.drift.summary(),
+            "drift": {**self.drift.summary(), "peak": self.drift.peak},
             "harm": self.harm.summary(),
         }
 

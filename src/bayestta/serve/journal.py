@@ -112,9 +112,6 @@ class Journal:
         self.size = start + len(data)
         return start
 
-    def read(self, start: int) -> Record:
-        return read_at(self.path, start)
-
     def close(self) -> None:
         os.close(self._file)
 

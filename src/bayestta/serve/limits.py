@@ -25,7 +25,7 @@ class Limits:
     max_templates: int = 100
     max_waiting: int = 4_096  # images that wait for the encoder
     max_batch: int = 128  # images per pass of the encoder
-    max_delay: float = 0.005  # that an image waits for company
+    max_delay: float = 0.02  # that an image waits for requests on their way
     snapshot_steps: int = 256  # steps between snapshots
     segment_bytes: int = 8 * 1024**2  # of journal between snapshots
     history_bytes: int = 64 * 1024**2  # per adapter: snapshots and journal
@@ -42,7 +42,7 @@ class Limits:
 def check_id(name: str) -> str:
     """A name that is a folder of the store and nothing else.
 
-    >>> check_id("../etc")
+    >>> check_id("../etc")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
     bayestta.serve.refusals.Refusal: adapter id '../etc' is not allowed: use 1 to 64 ...

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bayestta.adapter import Adapter
@@ -26,6 +27,15 @@ class SharedFeatures(Features):
         super().__init__(model)
         self._texts: OrderedDict[tuple[str, ...], Tensor] = OrderedDict()
         self._guard = threading.Lock()
+        self._place = model.device, model.dtype  # of a model that stays where it is
+
+    @property
+    def device(self) -> torch.device:
+        return self._place[0]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._place[1]
 
     def encode_text(self, prompts: Sequence[str]) -> Tensor:
         key = tuple(prompts)

@@ -30,6 +30,8 @@ class Metrics:
             label,
             **own,
         )
+        # an alarm starts the evidence again at 0, which a scrape would miss
+        self.alarms = Counter("bayestta_drift_alarms", "Alarms of drift.", label, **own)
         self.encode = Histogram("bayestta_encode_seconds", "Seconds per pass.", **own)
         self.adapt = Histogram("bayestta_adapt_seconds", "Seconds per step.", label, **own)
         self.queue = Histogram("bayestta_queue_seconds", "Wait for the encoder.", **own)
@@ -52,16 +54,18 @@ class Metrics:
         """Take in what a shard tells after a change."""
         for key, gauge in self.gauges.items():
             gauge.labels(name).set(summary[key])
-        self.drift.labels(name).set(summary["drift"]["log_evalue"])
+        self.drift.labels(name).set(summary["drift"]["peak"])
         self.harm.labels(name).set(summary["harm"]["log_evalue"])
         self._changed[name] = time.time()
         returns = sum(event["kind"] in ("guard", "harm", "rollback") for event in events)
         self.rollbacks.labels(name).inc(returns)
+        self.alarms.labels(name).inc(sum(event["kind"] == "drift" for event in events))
 
     def removed(self, name: str) -> None:
         """An adapter that is gone leaves no series behind."""
-        own = (self.images, self.steps, self.rollbacks, self.adapt, self.drift, self.harm, self.age)
-        for collector in (*own, *self.gauges.values()):
+        counts = (self.images, self.steps, self.rollbacks, self.alarms)
+        rest = (self.adapt, self.drift, self.harm, self.age)
+        for collector in (*counts, *rest, *self.gauges.values()):
             collector.remove_by_labels({"adapter": name})
         self._changed.pop(name, None)
 

@@ -52,7 +52,7 @@ class Fenced(Refusal):
             epoch=mine,
             newer_epoch=theirs,
         )
+        self.name = name
 
     def __reduce__(self) -> Any:
-        name = self.fact.split("'")[1]
-        return Fenced, (name, self.numbers["epoch"], self.numbers["newer_epoch"])
+        return Fenced, (self.name, self.numbers["epoch"], self.numbers["newer_epoch"])

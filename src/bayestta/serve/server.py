@@ -93,4 +93,3 @@ def serve(
     )
     logs.say("starting", model=model.name, **about)
     Server(config, on_ready).run()
-    logs.say("ended")

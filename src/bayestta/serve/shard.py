@@ -233,10 +233,9 @@ class Shard:
             archive.snapshot(step, hosted.adapter.header(), hosted.state())
 
     def _tell(self, name: str, hosted: Hosted, archive: Archive, alarms: int, caution: int) -> None:
-        events = []
-        if hosted.drift.alarms > alarms:
-            last = hosted.drift.events[-1]
-            events.append({"kind": "drift", "adapter": name, **last})
+        new = hosted.drift.alarms - alarms
+        last = hosted.drift.events[-new:] if new else []
+        events = [{"kind": "drift", "adapter": name, **event} for event in last]
         if hosted.adapter.caution > caution:
             events.append({"kind": "guard", "adapter": name, "returns": hosted.adapter.caution})
         self.on_change(name, {"step": archive.step, **hosted.summary()}, events)

@@ -6,11 +6,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from scipy.special import entr
 
-from bayestta.methods.guard import effective_classes
 from bayestta.state import matching
+
+Floats = NDArray[np.float32]
 
 MEMORY = 256.0  # samples over which numbers are averaged
 POINTS = 240  # of the trail, after which neighbours are merged
@@ -31,20 +34,18 @@ class Trail:
         self.reset()
 
     def reset(self) -> None:
-        self.sums = torch.zeros(1 + len(NUMBERS) + self.classes, dtype=torch.float64)
+        self.sums = np.zeros(1 + len(NUMBERS) + self.classes)
         self.samples = 0
         self.every = 1  # steps per point
         self.steps = 0
         self.points: list[dict[str, Any]] = []
 
-    def add(self, probabilities: Tensor, sketch: Tensor, *, drift: float) -> None:
+    def add(self, probabilities: Floats, sketch: Floats, *, drift: float) -> None:
         """Take in probabilities (B,K) of the answer, zero-shot ones and the drift's log e-value."""
-        p = probabilities.double().cpu()
-        n = len(p)
-        differ = (p.argmax(1) != sketch.cpu().argmax(1)).double().sum()
-        entropy = torch.special.entr(p).sum()
-        new = torch.cat([torch.stack([torch.tensor(float(n)), differ, entropy, p.max(1)[0].sum()])])
-        self.sums = self.sums * math.exp(-n / MEMORY) + torch.cat([new, p.sum(0)])
+        p = probabilities.astype(np.float64)
+        n, differ = len(p), (p.argmax(1) != sketch.argmax(1)).sum()
+        new = [n, differ, entr(p).sum(), p.max(1).sum()]
+        self.sums = self.sums * math.exp(-n / MEMORY) + np.concatenate([new, p.sum(0)])
         self.samples += n
         self.steps += 1
         if self.steps % self.every == 0:
@@ -57,26 +58,27 @@ class Trail:
         shares = [round(value, 3) for value in self._shares()[:SHARES].tolist()]
         return {"samples": self.samples, **numbers, "drift": round(drift, 3), "shares": shares}
 
-    def _shares(self) -> Tensor:
-        return self.sums[1 + len(NUMBERS) :] / self.sums[0].clamp_min(1e-12)
+    def _shares(self) -> NDArray[np.float64]:
+        shares: NDArray[np.float64] = self.sums[1 + len(NUMBERS) :] / max(self.sums[0], 1e-12)
+        return shares
 
     def numbers(self) -> dict[str, float]:
         total = max(float(self.sums[0]), 1e-12)
         means = {key: float(self.sums[1 + i]) / total for i, key in enumerate(NUMBERS)}
-        return {**means, "effective_classes": effective_classes(self._shares())}
+        return {**means, "effective_classes": math.exp(float(entr(self._shares()).sum()))}
 
     def state(self) -> dict[str, Any]:
         counts = {"samples": self.samples, "every": self.every, "steps": self.steps}
-        return {"sums": self.sums.clone(), **counts, "points": list(self.points)}
+        return {"sums": torch.from_numpy(self.sums.copy()), **counts, "points": list(self.points)}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        sums = matching("sums", state.get("sums"), self.sums, least=0)
+        sums = matching("sums", state.get("sums"), torch.from_numpy(self.sums), least=0)
         points = state.get("points")
         if not isinstance(points, list):
             raise ValueError("points is no list.")
         for key in ("samples", "every", "steps"):
             setattr(self, key, matching(key, state.get(key), 0, least=0))
-        self.sums, self.points = sums, points
+        self.sums, self.points = sums.numpy(), points
 
     def merge(self, other: Trail, share: float) -> None:
         """Each stream keeps its own trail."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from pydantic import ValidationError
-from starlette.datastructures import UploadFile
 
-from bayestta.serve import inputs
+from bayestta.serve import inputs, multipart
 from bayestta.serve.context import Context
 from bayestta.serve.hosted import Answer
 from bayestta.serve.limits import check_request_id
@@ -107,7 +105,8 @@ def routes(context: Context) -> APIRouter:
         The header X-Ask lists the images whose label would help most: those where the answer and
         the zero-shot answer differ.
         """
-        images, parameters, single = await _read(context, request)
+        with backend.expecting():
+            images, parameters, single = await _read(context, request)
         own = bool(parameters.request_id) or request.state.own_id
         request_id = parameters.request_id or request.state.request_id
         answer = await backend.infer(
@@ -170,11 +169,9 @@ async def _read(context: Context, request: Request) -> tuple[list[Any], Paramete
     """The images of a request, what is wanted, and whether a single one came as such."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
-        form = await request.form(max_files=context.limits.max_images + 1, max_fields=16)
-        files = [v for _, v in form.multi_items() if isinstance(v, UploadFile)]
-        fields = {k: v for k, v in form.multi_items() if isinstance(v, str)}
+        files, fields = multipart.parse(await request.body(), request.headers["content-type"])
         parameters, single = _parameters(fields), False
-        data: list[Any] = [await file.read() for file in files]
+        data: list[Any] = list(files)
     elif kind == "application/json":
         body = _json(await request.body())
         parameters, single = body.parameters, isinstance(body.inputs, str)
@@ -189,10 +186,7 @@ async def _read(context: Context, request: Request) -> tuple[list[Any], Paramete
     if parameters.request_id is not None:
         check_request_id(parameters.request_id)
     inputs.check_count(len(data), context.limits.max_images, "images", "--max-images")
-    images = await asyncio.gather(
-        *(context.decode(value, place) for place, value in enumerate(data))
-    )
-    return list(images), parameters, single
+    return await context.decode(data), parameters, single
 
 
 def _json(data: bytes) -> Classify:
@@ -230,8 +224,9 @@ def _expected(header: str | None) -> int | None:
 
 def labels(answer: Answer, classes: list[str], top_k: int) -> list[list[dict[str, Any]]]:
     """The best labels per image, in the schema of Hugging Face's image classification."""
-    rows = []
-    for row in answer.probabilities:
-        best = (-row).argsort(kind="stable")[:top_k].tolist()
-        rows.append([{"label": classes[k], "score": float(row[k])} for k in best])
-    return rows
+    best = (-answer.probabilities).argsort(1, kind="stable")[:, :top_k].tolist()
+    scores = answer.probabilities.tolist()
+    return [
+        [{"label": classes[k], "score": row[k]} for k in chosen]
+        for row, chosen in zip(scores, best, strict=True)
+    ]

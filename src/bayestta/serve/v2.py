@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from bayestta.serve import inputs
 from bayestta.serve.context import Context
 from bayestta.serve.limits import check_request_id
 from bayestta.serve.refusals import Refusal
 from bayestta.serve.schemas import Error, InferRequest, Tensor
-from bayestta.serve.security import new_id
 
 OUTPUTS = ("label", "probabilities", "zero_shot")
 
@@ -68,10 +67,10 @@ def routes(context: Context) -> APIRouter:
         return {"name": name, "ready": True}
 
     @router.post("/models/{name}/infer")
-    async def infer(name: str, body: InferRequest) -> dict[str, Any]:
+    async def infer(name: str, body: InferRequest, request: Request) -> dict[str, Any]:
         """Answer images or features and, unless parameters.adapt is false, learn from them."""
-        own = body.id is not None
-        request_id = check_request_id(body.id) if body.id is not None else new_id()
+        own = body.id is not None or request.state.own_id
+        request_id = request.state.request_id if body.id is None else check_request_id(body.id)
         tensor, wanted = _the_input(body), _the_outputs(body)
         if tensor.name == "features":
             limits = context.limits
@@ -81,8 +80,9 @@ def routes(context: Context) -> APIRouter:
         else:
             most = context.limits.max_images
             inputs.check_count(len(tensor.data), most, "images", "--max-images")
-            decoded = (context.decode(value, place) for place, value in enumerate(tensor.data))
-            x = list(await asyncio.gather(*decoded))
+            _check_shape(tensor)
+            with backend.expecting():
+                x = await context.decode(tensor.data)
         answer = await backend.infer(
             name, x, request_id=request_id, adapt=body.parameters.adapt, repeatable=own
         )
@@ -131,6 +131,18 @@ def _the_input(body: InferRequest) -> Tensor:
             "send image of type BYTES (base64) or features of type FP32",
         )
     return tensor
+
+
+def _check_shape(images: Tensor) -> None:
+    count = len(images.data)
+    if images.shape not in ([count], [count, 1]):
+        raise Refusal(
+            400,
+            "image_shape",
+            f"image has shape {str(images.shape)[:80]} and {count} strings",
+            f"send shape [{count}], one base64 string per image",
+            images=count,
+        )
 
 
 def _the_outputs(body: InferRequest) -> list[str]:
