@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve-demo test test-all check lint docs pictures bench mini mini-rn mini-vit data clean
+.PHONY: help demo serve-demo test test-all check lint docs pictures bench tables mini mini-rn mini-vit data clean
 
 help: ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +41,26 @@ pictures: $(VENV)/.installed data ## Make the picture of the README from a run.
 
 bench: $(VENV)/.installed-dev data ## Measure speed and memory, as ratios in one run.
 	@for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python "$$script" || exit 1; done
+
+# The order is that of what one wants to know first. PETS is a folder all/CLASS/image of yours.
+TABLES := readme safety held_out guard batch_size long_term tail controls ablation sensitivity \
+	efficiency tent_collapse embedded full_length
+tables: $(VENV)/.installed data ## Make all tables of docs/results.md (hours); a stopped one goes on. PETS=FOLDER adds pets.
+	@mkdir -p runs
+	@for data in light rmnist; do test -e runs/$$data-mini-rn.safetensors || $(BIN)/bayestta features \
+		--data $$(echo $$data | sed s/light/cifar10-light/) --model mini-rn --limit 300 \
+		--out runs/$$data-mini-rn.safetensors || exit 1; done
+	@for name in $(TABLES); do $(BIN)/bayestta bench bench/$$name.toml || exit 1; done
+	@if [ -n "$(PETS)" ]; then \
+		test -e runs/pets-lit.safetensors || $(BIN)/bayestta features --data folder --root "$(PETS)" \
+			--model lit --out runs/pets-lit.safetensors || exit 1; \
+		$(BIN)/bayestta bench bench/pets.toml || exit 1; \
+	fi
+	@$(BIN)/python bench/lit.py $(if $(PETS),--pets "$(PETS)") > runs/lit.txt
+	@for name in rho sorted_folder many_classes; do \
+		$(BIN)/python bench/$$name.py > runs/$$name.txt || exit 1; done
+	@$(BIN)/python benchmarks/step.py > runs/step.txt
+	@$(BIN)/python bench/results.py runs > docs/results.md
 
 mini: $(VENV)/.installed data ## Train the embedded mini models; run again to go on after a stop.
 	@$(MAKE) -j2 mini-rn mini-vit
