@@ -231,8 +231,6 @@ class BayesTTA(Adapter):
     def probabilities(self, logits: Tensor) -> Tensor:
         return self.temperature(logits).to(logits.dtype)
 
-    # --- what is told ---
-
     @property
     def structure(self) -> str | None:
         """Of the covariance; None until the test has spoken."""
