@@ -87,14 +87,18 @@ def test_the_figures_are_there(browser: Chromium, page: Path) -> None:
     figures = browser.ask(FIGURE)
     for start, least in FIGURES:
         found = [one for one in figures if one[0].startswith(start)]
-        assert len(found) >= least, start
+        alike = sum("which are the same" in label for label, *_ in found)  # one figure for two
+        assert len(found) + alike >= least, start
         for label, width, height, parts in found:
             assert width > 100, label
             assert height > 60, label
             assert parts > 1, label
     pictures = browser.ask("[...document.images].map(i => [i.naturalWidth, i.width, i.alt])")
-    assert len(pictures) == 2 * 2 * 4 * 3  # runs, steps, images, each with two maps
-    assert all(natural == 112 and shown > 60 and alt for natural, shown, alt in pictures)
+    assert all(natural > 0 and shown > 30 and alt for natural, shown, alt in pictures)
+    maps = [p for p in pictures if p[2].startswith(("image: ", "zero-shot: ", "adapted: "))]
+    assert len(maps) == 2 * 2 * 4 * 3  # runs, steps, images, each with two maps
+    assert all(natural == 112 and shown > 60 for natural, shown, _ in maps)
+    assert len(pictures) > len(maps)  # answers that adaptation turned
     text = browser.ask("document.body.innerText")
     for words in ("Measured and reported", "Forgetting", "Guard against collapse", "CLIP as it is"):
         assert words in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -41,10 +42,15 @@ def test_wandb_offline(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     result = run(tmp_path, "wandb")
     (file,) = (tmp_path / "logs" / "wandb").glob("offline-run-*/*.wandb")
-    told = file.read_bytes()  # a log of protobuf records, of which no reader is public
-    for key in ("accuracy/so far", "final/nll", "domain/day 2", "round/2"):
+    keys = ("accuracy/so far", "final/nll", "domain/day 2", "round/2", repr(result.nll))
+    deadline = time.monotonic() + 60  # another process writes it, and may still be at it
+    while time.monotonic() < deadline:
+        told = file.read_bytes()  # a log of protobuf records, of which no reader is public
+        if all(key.encode() in told for key in keys):
+            break
+        time.sleep(0.5)
+    for key in keys:
         assert key.encode() in told
-    assert repr(result.nll).encode() in told
 
 
 def test_mlflow(tmp_path: Path) -> None:
