@@ -290,6 +290,23 @@ def test_damaged_images_are_image_errors(tmp_path, name):
                 assert decode_image(damaged(content, rng), name).mode == "RGB"
 
 
+def test_sixty_flipped_bits_of_a_saved_state_are_noticed(tmp_path):
+    """In 0.1 all of 60 such states loaded, and 8 of them gave other answers."""
+    adapter, _ = a_stream()
+    adapter.save(tmp_path / "s")
+    content, before = (tmp_path / "s").read_bytes(), adapter.state()
+    rng = np.random.default_rng(2)
+    for place in rng.integers(8 * len(content), size=60):
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << (place % 8)
+        (tmp_path / "s").write_bytes(flipped)
+        with pytest.raises(ValueError, match=r"/s (is damaged|is no complete|has schema)"):
+            adapter.load(tmp_path / "s")
+        assert same(adapter.state(), before)
+    (tmp_path / "s").write_bytes(content)
+    adapter.load(tmp_path / "s")
+
+
 @pytest.mark.parametrize("deep", ["[" * 100_000, '{"a":' * 100_000])
 def test_deep_json_in_the_header_of_a_state(tmp_path, deep):
     adapter, _ = a_stream()

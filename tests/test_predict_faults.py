@@ -195,6 +195,20 @@ def test_a_table_that_is_not_the_state_s_is_refused() -> None:
     assert "answered in p.csv already" in predict().stdout
 
 
+def test_the_state_cannot_be_the_table_and_links_stay_links() -> None:
+    os.symlink("p.csv", "link.csv")
+    for out in ("p.csv", "link.csv"):
+        told = fails(*WORDS, "--out", out, "--state", "p.csv")
+        assert f"--out and --state are both {out}" in told
+    assert not Path("p.csv").exists()
+    Path("elsewhere").mkdir()
+    os.symlink("elsewhere/s", "s")
+    predict(out="link.csv")
+    assert os.readlink("s") == "elsewhere/s"
+    assert os.readlink("link.csv") == "p.csv"
+    assert "answered in link.csv already" in predict(out="link.csv").stdout
+
+
 RUN = ["run", "--data", "folder", "--root", "own", "--model", "tiny", "-b", "4", "-q"]
 PAIR = ["--out", "r.json", "--state", "s"]
 
@@ -362,6 +376,24 @@ def test_formulas_in_names_and_classes_are_text() -> None:
     assert "'=1+1.png" in {row["path"] for row in rows}
     assert {row["label"] for row in rows} <= {"'=cat", "'@dog"}
     assert "answered in p.csv already" in call(*words, "--out", "p.csv").stdout
+
+
+def test_ten_thousand_classes_are_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In 0.1 two images took a minute: prompts were encoded for the method and for zero-shot."""
+    asked: list[str] = []
+    encode = Tiny.encode_text
+
+    def counted(self: Tiny, prompts: Any) -> Tensor:
+        asked.extend(prompts)
+        return encode(self, prompts)
+
+    monkeypatch.setattr(Tiny, "encode_text", counted)
+    Path("names.txt").write_text("".join(f"class {i}\n" for i in range(10_000)))
+    for i in range(2):
+        photograph(Path("two", f"{i}.png"), i)
+    words = ["predict", "-i", "two", "-c", "names.txt", "--model", "tiny", "-q", "--out", "p.csv"]
+    assert call(*words).exit_code == 0
+    assert len(asked) == len(set(asked)) == 10_000
 
 
 # --- what a new user tried ---

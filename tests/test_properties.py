@@ -113,6 +113,7 @@ def test_covariances_are_finite_symmetric_and_not_negative(world):
 
 
 @given(st.integers(0, 10**6), st.integers(0, 7))
+@settings(max_examples=200)
 def test_every_flipped_bit_of_a_state_is_noticed(place, bit):
     state = {"mean": torch.arange(12.0).view(3, 4), "steps": 7, "word": "ok", "rate": math.pi}
     data = bytearray(pack({"method": "m"}, state))

@@ -23,6 +23,7 @@ from PIL import Image
 from bayestta.data import _origins as origins
 from bayestta.data import _sources as sources
 from bayestta.files import cache_root
+from faults import file_limit
 
 GOOD = {
     "train_x": np.arange(24, dtype=np.uint8).reshape(6, 2, 2),
@@ -33,8 +34,8 @@ GOOD = {
 WRONG = {**GOOD, "test_x": np.zeros((2, 2, 2), np.uint8)}
 
 
-def toy(*routes) -> sources.Source:
-    digests = {key: hashlib.sha256(value.tobytes()).hexdigest() for key, value in GOOD.items()}
+def toy(*routes, arrays=GOOD) -> sources.Source:
+    digests = {key: hashlib.sha256(value.tobytes()).hexdigest() for key, value in arrays.items()}
     return sources.Source("toy", digests, tuple((f"route {i}", r) for i, r in enumerate(routes)))
 
 
@@ -80,7 +81,18 @@ def test_second_use_does_not_fetch(install, tmp_path):
     assert sources.arrays("toy", tmp_path)["train_x"].shape == (6, 2, 2)
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("No space left on device")])
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(monkeypatch, tmp_path):
+    large = {key: np.repeat(value, 4000, axis=-1) for key, value in GOOD.items()}
+    monkeypatch.setitem(sources.SOURCES, "toy", toy(lambda: large, arrays=large))
+    with file_limit(10_000), pytest.raises(OSError, match="the disk was full after") as error:
+        sources.fetch("toy", tmp_path)
+    assert str(tmp_path / "toy" / "train_x.npy") in str(error.value)
+    assert left(tmp_path) == []
+    sources.fetch("toy", tmp_path)  # with space again
+    assert sources.damage("toy", tmp_path) is None
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("Input/output error")])
 def test_interrupted_while_writing(install, tmp_path, monkeypatch, error):
     install(lambda: GOOD)
     save, written = np.save, []

@@ -32,13 +32,14 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A name beside the file to write to, which takes its place at the end.
 
     What was written is synced to the disk before it is renamed: readers and crashes see the old
-    file or the new one. Folders are made. The mode is that of the user's umask.
+    file or the new one. Folders are made. The mode is that of the user's umask. A link stays one:
+    what it points to is replaced.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
-        with explained(target, part):
+        with explained(Path(path), part):
             yield part
             _open_to_others(part)
             sync(part)
@@ -58,7 +59,7 @@ def explained(target: Path, part: Path) -> Iterator[None]:
         if not full and not FULL_TEXT.search(str(error)):
             raise
         written = part.stat().st_size if part.exists() else 0
-        free = shutil.disk_usage(target.parent).free
+        free = shutil.disk_usage(part.parent).free
         raise DiskFullError(
             f"{target} could not be written: the disk was full after {written:,} bytes ({free:,} "
             "are free); the earlier file, if there was one, is unchanged: free some space, or "
@@ -71,7 +72,7 @@ def clear_parts(path: str | os.PathLike[str], *, owned: bool = False) -> None:
 
     A process that still runs keeps its own, unless the caller holds the file for itself (`owned`).
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path))
     pattern = re.compile(rf"\.{re.escape(target.name)}\.(?:(\d+)-)?[0-9a-f]{{8}}\.part")
     with suppress(OSError):
         for entry in os.scandir(target.parent):

@@ -179,7 +179,7 @@ class Stateful:
             if not is_sound(getattr(self, name)):
                 return name
         for name, part in self.parts().items():
-            if isinstance(part, Stateful):  # without the copies of `state`
+            if hasattr(part, "unsound"):  # without the copies of `state`
                 wrong = part.unsound()
             else:
                 wrong = next((k for k, v in part.state().items() if not is_sound(v)), None)

@@ -113,6 +113,14 @@ def check_reports(paths: Sequence[Path]) -> None:
             raise ValueError(unknown("ending of a report", path.suffix or path.name, SUFFIXES))
 
 
+def check_pair(out: Path | None, state: Path | None) -> None:
+    """The same for an output and a state, which must not be one file."""
+    check_out(out)
+    check_out(state)
+    if out is not None and state is not None and os.path.realpath(out) == os.path.realpath(state):
+        raise ValueError(f"--out and --state are both {out}: give two files.")
+
+
 @contextmanager
 def claim_state(state: Path) -> Iterator[None]:
     """Hold a state for this process alone: two would each lose what the other learnt."""

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from bayestta.adapter import Adapter
 
 
+MARK = {"rows": int, "bytes": int, "sha256": str}  # what a state says of a table
+
+
 class Journal:
     """Where answers and state go.
 
@@ -60,6 +63,10 @@ class Journal:
         mark = self.tables.get(self._name())
         if mark is None:
             return self._unknown(data)
+        if not isinstance(mark, dict) or {k: type(v) for k, v in mark.items()} != MARK:
+            raise ValueError(
+                f"{self.state} says nothing sensible of {self.out}: start a new state."
+            )
         kept = data[: mark["bytes"]]
         if hashlib.sha256(kept).hexdigest() != mark["sha256"]:
             raise ValueError(

@@ -105,8 +105,7 @@ def predict(
     """
     show = screen(ctx, quiet)
     settings = parse_settings(method, set_ or [])
-    jobs.check_out(out)
-    jobs.check_out(state)
+    jobs.check_pair(out, state)
     jobs.check_device(device, precision)
     jobs.check_model(model)
 

@@ -106,8 +106,7 @@ def run(
     settings = parse_settings(method, set_ or [])
     jobs.check_data(data)
     options = parse_options(data, option or [])
-    jobs.check_out(out)
-    jobs.check_out(state)
+    jobs.check_pair(out, state)
     jobs.check_device(device, precision)
     jobs.check_model(model)
 

@@ -20,7 +20,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from bayestta.data._origins import FAILURES, SOURCES, Arrays, Source
-from bayestta.files import cache_root
+from bayestta.files import cache_root, explained
 from bayestta.names import unknown
 
 # Beside the arrays of a stand-in (a small set in the place of the real one, for tests): what it
@@ -136,7 +136,9 @@ def _store(found: Arrays, folder: Path) -> None:
     try:
         partial.mkdir()
         for key, value in found.items():
-            np.save(partial / f"{key}.npy", value)
+            part = partial / f"{key}.npy"
+            with explained(folder / part.name, part):
+                np.save(part, value)
         if folder.exists():
             os.replace(folder, damaged)
         os.replace(partial, folder)
