@@ -448,7 +448,21 @@ def test_openapi_names_every_route(service):
     for path in ("/v1/adapters/{name}/classify", "/v2/models/{name}/infer", "/metrics"):
         assert path in document["paths"]
     assert "Classify" in document["components"]["schemas"]
-    assert service.get("/docs").status_code == 200
+    page = service.get("/docs")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "POST /v1/adapters/{name}/classify" in page.text
+    for outside in ("http://", "https://", "<script"):
+        assert outside not in page.text
+
+
+def test_the_page_of_the_documentation_is_that_of_the_api():
+    import runpy
+    from pathlib import Path
+
+    docs = Path(__file__).parents[1] / "docs"
+    made = runpy.run_path(str(docs / "serve_api.py"))["page"]()
+    written = (docs / "serve_api.md").read_text(encoding="utf-8")
+    assert made == written, "run python docs/serve_api.py"
 
 
 def test_addresses_are_fetched_from_named_hosts_only(open_service):

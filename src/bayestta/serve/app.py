@@ -7,14 +7,14 @@ import base64
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from bayestta.serve import v1, v2
+from bayestta.serve import reference, v1, v2
 from bayestta.serve.backend import Backend
 from bayestta.serve.context import Context
 from bayestta.serve.limits import Limits, check_id
@@ -24,6 +24,7 @@ from bayestta.serve.refusals import Refusal
 from bayestta.serve.schemas import Classify
 from bayestta.serve.security import Gate
 
+After = Annotated[int, Query(description="The number that GET /v1/adapters gave.")]
 BEAT = 0.25  # seconds between looks at the board
 DESCRIPTION = """Test-time adaptation as a service: one vision-language model, many adapters.
 
@@ -59,7 +60,8 @@ def make_app(
 
     from bayestta import __version__
 
-    app = FastAPI(title="BayesTTA", version=__version__, description=DESCRIPTION, lifespan=life)
+    about = {"title": "BayesTTA", "version": __version__, "description": DESCRIPTION}
+    app = FastAPI(**about, lifespan=life, docs_url=None, redoc_url=None)
     app.state.context = context
     app.include_router(v1.routes(context))
     app.include_router(v2.routes(context))
@@ -77,6 +79,11 @@ def _add_pages(app: FastAPI, context: Context) -> None:
     async def page() -> HTMLResponse:
         return HTMLResponse(PAGE, headers={"content-security-policy": POLICY})
 
+    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+    async def docs() -> HTMLResponse:
+        policy = {"content-security-policy": reference.POLICY}
+        return HTMLResponse(reference.to_html(app.openapi()), headers=policy)
+
     @app.get("/metrics", tags=["operations"])
     async def metrics() -> Response:
         """Numbers for Prometheus."""
@@ -84,11 +91,8 @@ def _add_pages(app: FastAPI, context: Context) -> None:
         return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.get("/v1/events", tags=["operations"], response_class=StreamingResponse)
-    async def all_events(request: Request, after: int = 0) -> StreamingResponse:
-        """Changes of all adapters as server-sent events, `summary` and `event`.
-
-        `after` is the `number` that `GET /v1/adapters` told.
-        """
+    async def all_events(request: Request, after: After = 0) -> StreamingResponse:
+        """Changes of all adapters as server-sent events, `summary` and `event`."""
         stream = _events(context, request, None, after)
         return StreamingResponse(stream, media_type="text/event-stream")
 

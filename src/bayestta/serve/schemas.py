@@ -27,7 +27,7 @@ class NewAdapter(Strict):
         description="Settings of the method. refine is false unless it is given: one pass of the "
         "encoder then serves all adapters.",
     )
-    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="Seed of the method's draws.")
     own_encoder: bool = Field(
         False,
         description="The adapter runs the image tower itself, so that statistics of its norms may "
@@ -46,7 +46,9 @@ class Parameters(Strict):
 class Classify(Strict):
     """Images as base64, or addresses whose hosts the server allows."""
 
-    inputs: str | list[str]
+    inputs: str | list[str] = Field(
+        description="An image as base64, an address whose host is allowed, or a list of them."
+    )
     parameters: Parameters = Field(default_factory=lambda: Parameters())
 
 
@@ -81,16 +83,20 @@ class Tensor(BaseModel):
 
 
 class InferParameters(BaseModel):
-    adapt: bool = True
+    adapt: bool = Field(default=True, description="Learn from the images; false only answers.")
 
 
 class InferRequest(BaseModel):
     """`image`: BYTES (base64), shape [B]; or `features`: FP32, shape [B, D]."""
 
-    id: str | None = None
-    inputs: list[Tensor]
+    id: str | None = Field(default=None, description="Learns once, however often it is sent.")
+    inputs: list[Tensor] = Field(
+        description="One tensor: image (BYTES, base64, shape [B]) or features (FP32, shape [B, D])."
+    )
     parameters: InferParameters = Field(default_factory=InferParameters)
-    outputs: list[dict[str, Any]] = Field(default_factory=list)
+    outputs: list[dict[str, Any]] = Field(
+        default_factory=list, description="Names of label, probabilities, zero_shot; all if empty."
+    )
 
 
 class Error(BaseModel):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Header, Request, Response
 from pydantic import ValidationError
 
 from bayestta.serve import inputs, multipart
@@ -36,22 +36,25 @@ CLASSIFY_BODY = {
                         "files": {
                             "type": "array",
                             "items": {"type": "string", "format": "binary"},
+                            "description": "Image files.",
                         },
-                        "adapt": {"type": "boolean"},
-                        "top_k": {"type": "integer"},
-                        "request_id": {"type": "string"},
+                        "adapt": {"type": "boolean", "description": "As in JSON."},
+                        "top_k": {"type": "integer", "description": "As in JSON."},
+                        "request_id": {"type": "string", "description": "As in JSON."},
                     },
                 }
             },
         },
     }
 }
+STATE = {"type": "string", "format": "binary", "description": "A file that GET gave."}
 STATE_BODY = {
     "requestBody": {
         "required": True,
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        "content": {"application/octet-stream": {"schema": STATE}},
     }
 }
+IfMatch = Annotated[str | None, Header(description="The ETag that GET gave; 412 if it changed.")]
 
 
 def routes(context: Context) -> APIRouter:
@@ -130,9 +133,9 @@ def routes(context: Context) -> APIRouter:
         return Response(data, media_type="application/octet-stream", headers={"etag": f'"{step}"'})
 
     @router.put("/adapters/{name}/state", openapi_extra=STATE_BODY, tags=["state"])
-    async def write_state(name: str, request: Request) -> dict[str, Any]:
+    async def write_state(name: str, request: Request, if_match: IfMatch = None) -> dict[str, Any]:
         """Replace what was learnt; If-Match guards against changes in between."""
-        expected = _expected(request.headers.get("if-match"))
+        expected = _expected(if_match)
         data = await request.body()
         saved: dict[str, Any] = await backend.call("write_state", name, data, expected)
         return saved

@@ -31,6 +31,7 @@ def routes(context: Context) -> APIRouter:
 
     @router.get("/health/live")
     async def live() -> dict[str, bool]:
+        """Whether the process lives."""
         return {"live": True}
 
     @router.get("/health/ready")
