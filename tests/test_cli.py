@@ -510,7 +510,7 @@ def test_predict_counts_what_cannot_be_read(tmp_path: Path) -> None:
         (["--classes", "cat,"], "empty"),
         (["--images", "nowhere"], "give --images a folder or an image"),
         (["--sort", "tim"], "did you mean 'time'"),
-        (["--state", "p.csv"], "no complete BayesTTA state"),
+        (["--state", "p.csv"], "are both p.csv: give two files"),
     ],
 )
 def test_predict_s_mistakes(tmp_path: Path, words: list[str], sentence: str) -> None:
