@@ -65,7 +65,7 @@ def is_scatter(matrix: Tensor, *, definite: bool = False) -> bool:
         return True
     if matrix.ndim > 2:
         return all(is_scatter(one, definite=definite) for one in matrix)  # no second (K,D,D)
-    slack = float(ROUNDING * matrix.diagonal().abs().max())
+    slack = float(ROUNDING * matrix.diagonal().abs().max().clamp_min(1.0))  # features are units
     if (matrix - matrix.T).abs().max() > slack:
         return False
     if not definite:
