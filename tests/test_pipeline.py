@@ -97,6 +97,17 @@ def test_labels_may_come_with_the_first_call(tiny_vit, images):
     assert pipe.adapter.samples == 2
 
 
+def test_the_template_may_come_with_the_first_call(tiny_vit, images):
+    pipe = bt.pipeline(tiny_vit)
+    for _ in range(2):
+        pipe(images[0], candidate_labels=LABELS, hypothesis_template="This is {}.")
+    assert pipe.adapter.templates == ["This is {}."]
+    pipe(images[0])
+    with pytest.raises(ValueError, match=r"prompts are \['This is {}.'\].*others \(\['a {}.'\]\)"):
+        pipe(images[0], hypothesis_template="a {}.")
+    assert pipe.adapter.samples == 3
+
+
 def test_a_state_is_gone_on_from(tiny_vit, images, tmp_path):
     path = tmp_path / "pipe.state"
     pipe = bt.pipeline(tiny_vit, LABELS, state=path)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
+from threading import Barrier, Thread
 
 import pytest
 import torch
 
 import bayestta as bt
+from bayestta.adapter import TEMPLATES
+from bayestta.models._norms import norm_parameters
 from conftest import tiny_vlm
 
 CLASSES = ["cat", "dog", "ship"]
@@ -42,6 +44,60 @@ def test_two_threads_with_refinement_give_the_answers_of_one(name):
     after = model.clip.state_dict()
     assert all(torch.equal(value, after[key]) for key, value in before.items())
     assert versions == [p._version for p in model.clip.parameters()]
+
+
+@pytest.mark.parametrize("method", ["tent-continual", "cotta", "rotta", "bayestta"])
+def test_what_is_made_during_the_pass_of_another_thread_starts_from_the_source(method):
+    """While it lasts, the tower holds the tensors of the other adapter."""
+    model, settings = tiny_vlm("mini-rn"), {"refine": True} if method == "bayestta" else {}
+    moved = {key: value + 1 for key, value in norm_parameters(model.visual).items()}
+    text = model.prototypes(CLASSES, TEMPLATES)
+    model.prototypes = lambda *_: text.clone()  # making them would wait for the end of the pass
+    want = bt.make_adapter(method, model, CLASSES, **settings).state()
+    made, early = [], []
+
+    def meanwhile(*_):
+        thread = Thread(
+            target=lambda: made.append(bt.make_adapter(method, model, CLASSES, **settings))
+        )
+        thread.start()
+        thread.join(0.3)
+        early.append(not thread.is_alive())
+        threads.append(thread)
+
+    threads: list[Thread] = []
+    hook = model.visual.register_forward_pre_hook(meanwhile)
+    model.encode_image(stream(model.preprocess.size, 0)[0], moved, "batch")
+    hook.remove()
+    threads[0].join()
+    assert early == [False]  # it waits for the end of the pass
+    got = made[0].state()
+    assert got.keys() == want.keys()
+    for key, value in want.items():
+        assert (
+            torch.equal(value, got[key]) if isinstance(value, torch.Tensor) else got[key] == value
+        )
+
+
+def test_a_stream_s_statistics_are_no_matter_of_another_thread_s_pass():
+    """BatchNorms are told apart by their stored statistics, which another's pass takes away."""
+    model = tiny_vlm("mini-rn")
+    tower = bt.BayesTTA(model, CLASSES).tower
+    blended = next(i for i, (_, share) in enumerate(tower.candidates) if share)
+    x, threads, features = stream(model.preprocess.size, 0)[0], [], []
+
+    def meanwhile(*_):
+        if not threads:
+            encode = lambda: features.append(tower.encode(x, blended, None))  # noqa: E731
+            threads.append(Thread(target=encode))
+            threads[0].start()
+            threads[0].join(0.3)
+
+    hook = model.visual.register_forward_pre_hook(meanwhile)
+    model.encode_image(x, None, "batch")
+    hook.remove()
+    threads[0].join()
+    assert torch.equal(features[0], tower.encode(x, blended, None))
 
 
 def test_prompts_that_are_tuned_do_not_meet_in_the_text_tower(tmp_path):

@@ -18,7 +18,7 @@ from torch import Tensor
 from bayestta.adapter import Adapter
 from bayestta.methods import METHODS, make_adapter
 from bayestta.models._inputs import is_one
-from bayestta.models._text import check_names
+from bayestta.models._text import check_names, check_templates
 from bayestta.models.base import VLM, load_model
 from bayestta.names import unknown
 
@@ -121,6 +121,7 @@ class Pipeline:
         images: Any,
         candidate_labels: Sequence[str] | None = None,
         *,
+        hypothesis_template: str | Sequence[str] | None = None,
         top_k: int | None = None,
         adapt: bool | None = None,
     ) -> Answer | list[Answer]:
@@ -131,13 +132,15 @@ class Pipeline:
         images
             A path, file:// URL, PIL image or uint8 array (H,W,3), a list of them, or a batch as the
             model takes it. If one of them cannot be read, nothing is learnt from the others.
-        candidate_labels
-            Needed once, if the pipeline was made without; other labels need another pipeline.
+        candidate_labels, hypothesis_template
+            Needed once, if the pipeline was made without; others need another pipeline.
         top_k, adapt
             Instead of what the pipeline was made with, for this call.
         """
+        if candidate_labels is None and self.adapter is not None:
+            candidate_labels = self.adapter.classes
         if candidate_labels is not None:
-            self.choose(candidate_labels)
+            self.choose(candidate_labels, hypothesis_template)
         if self.adapter is None:
             raise ValueError(
                 "the pipeline has no labels to choose from: give candidate_labels, here or to "
@@ -153,20 +156,33 @@ class Pipeline:
                 answers += self._answers(logits, limit)
         return answers[0] if one else answers
 
-    def choose(self, candidate_labels: Sequence[str]) -> None:
+    def choose(
+        self,
+        candidate_labels: Sequence[str],
+        hypothesis_template: str | Sequence[str] | None = None,
+    ) -> None:
         """Settle the labels: make the adapter, and go on from the state file if there is one."""
+        given = self._templates if hypothesis_template is None else hypothesis_template
         if self.adapter is None:
-            adapter = self._make(candidate_labels, self._templates)
+            adapter = self._make(candidate_labels, given)
             if self.state is not None and self.state.exists():
                 adapter.load(self.state)
             self.adapter = adapter
             return
-        given, own = check_names(candidate_labels), self.adapter.classes
-        if set(given) != set(own):
+        labels, own = check_names(candidate_labels), self.adapter.classes
+        if set(labels) != set(own):
             raise ValueError(
                 f"the pipeline adapts to {len(own)} labels ({', '.join(own[:5])}), and the "
-                f"{len(given)} of this call are others ({', '.join(given[:5])}): make another "
+                f"{len(labels)} of this call are others ({', '.join(labels[:5])}): make another "
                 "with pipeline(pipe.model, labels), which shares the model."
+            )
+        if hypothesis_template is None:
+            return
+        if (templates := check_templates(hypothesis_template)) != self.adapter.templates:
+            raise ValueError(
+                f"the pipeline's prompts are {self.adapter.templates}, and those of this call are "
+                f"others ({templates}): make another with pipeline(pipe.model, labels, "
+                "hypothesis_template=...), which shares the model."
             )
 
     def save(self, path: str | os.PathLike[str] | None = None) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bayestta.models._inputs import to_batch
+from bayestta.models._placement import check_model
 from bayestta.models._text import check_names, check_templates, classifier
 from bayestta.models.base import VLM
 from bayestta.settings import Settings as AnySettings
@@ -82,24 +83,16 @@ class Adapter(Stateful):
         if not isinstance(self.settings, self.Settings):
             wrong = type(self.settings).__name__
             raise ValueError(f"{wrong} are not {self.name}'s: give {self.Settings.__name__}.")
+        check_model(model, self.name, needs_encoder=self.needs_encoder)
         self.model, self.seed = model, seed
         self.classes = check_names(classes)
         self.templates = check_templates(TEMPLATES if templates is None else templates)
         for key in FROM_SETTINGS:
             if key in self.settings:
                 setattr(self, key, self.settings[key])
-        if model.device.type == "mps":
-            raise ValueError(
-                "device 'mps' has no float64, in which statistics are kept: load the model with "
-                "device='cpu' or on CUDA."
-            )
-        if self.needs_encoder and not any(True for _ in model.visual.parameters()):
-            raise ValueError(
-                f"{self.name} runs the image tower, which cached features lack: give it a model "
-                "such as 'lit', or use a method that works on features (zero-shot, tda, dota, bca, "
-                "dpe, bayestta with refine=False)."
-            )
-        with torch.inference_mode(False):  # an inference tensor could never be learnt from
+        # An inference tensor could never be learnt from; and while another thread's pass is under
+        # way, the tower holds the tensors of its adapter, which are not to be copied as the start.
+        with torch.inference_mode(False), self.model.lock:
             self.text = self.make_text().clone()  # (K,D)
             self.random = Randomness(seed)
             self.add_state("random", self.random)

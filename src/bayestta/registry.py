@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+import threading
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Generic, TypeVar
@@ -27,6 +28,7 @@ class Registry(Mapping[str, T], Generic[T]):
         self.kind, self.package = kind, package
         self._known: dict[str, T] = {}
         self._walked = not package
+        self._lock = threading.RLock()
 
     def add(self, name: str, thing: T) -> None:
         """Make a thing known. A file may be imported twice, two things may not share a name."""
@@ -58,10 +60,11 @@ class Registry(Mapping[str, T], Generic[T]):
         return len(self._all())
 
     def _all(self) -> dict[str, T]:
-        if not self._walked:
-            self._walked = True
-            for module in pkgutil.iter_modules(import_module(self.package).__path__):
-                import_module(f"{self.package}.{module.name}")
+        with self._lock:  # a second thread waits for the whole list, and a failed import is no end
+            if not self._walked:
+                for module in pkgutil.iter_modules(import_module(self.package).__path__):
+                    import_module(f"{self.package}.{module.name}")
+                self._walked = True
         return self._known
 
 

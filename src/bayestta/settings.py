@@ -127,6 +127,8 @@ def check(cls: type, each: Field[Any], value: Any) -> Any:
     kinds, about, name = field_kinds(cls)[each.name], each.metadata, each.name
     if value is None and type(None) in kinds:
         return value
+    if getattr(value, "shape", None) == ():  # a number of NumPy or torch, as sweeps give them
+        value = value.item()
     if float in kinds and type(value) is int:
         value = float(value)
     if type(value) not in kinds:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -17,6 +17,7 @@ from bayestta.matching import copied, is_sound
 from bayestta.matching import matching as matching
 from bayestta.matching import taken as taken
 
+T = TypeVar("T")
 Merge = Callable[[Any, Any, float], Any]  # mine, theirs, their share of the samples -> both
 MERGES: dict[str, Merge] = {
     "keep": lambda mine, theirs, share: mine,
@@ -46,7 +47,7 @@ class Part(Protocol):
 class Declared:
     """A tensor, number or word: its start, its merge and what it may be."""
 
-    start: Callable[[], Any]
+    start: Any
     merge: Merge
     limits: Mapping[str, Any]
 
@@ -56,7 +57,7 @@ class Stateful:
 
     >>> class Counter(Stateful):
     ...     def __init__(self):
-    ...         self.add_state("total", torch.zeros(2), merge="sum")
+    ...         self.total = self.add_state("total", torch.zeros(2), merge="sum")
     >>> counter = Counter()
     >>> counter.total += 1
     >>> saved = counter.state()
@@ -75,19 +76,19 @@ class Stateful:
     def add_state(
         self,
         name: str,
-        start: Any,
+        start: T,
         *,
         merge: str | Merge = "keep",
         least: float | None = None,
         most: float | None = None,
         grows: bool = False,
-    ) -> None:
-        """Declare a piece of state and set it to its start.
+    ) -> T:
+        """Declare a piece of state, set it to its start and return it.
 
         Parameters
         ----------
         start
-            A tensor, number or word, a function that makes one, or a `Part`.
+            A tensor, number or word, or a `Part`. The tensor must not change afterwards.
         merge
             `sum`, `mean` (weighted by samples), `max`, `keep`, or a function of (mine, theirs,
             their share of the samples). A part merges itself.
@@ -102,11 +103,12 @@ class Stateful:
         if hasattr(start, "state") and hasattr(start, "reset"):
             names.append(name)
             setattr(self, name, start)
-            return
-        make = start if callable(start) else (lambda: start)
+            return start
         rule = MERGES[merge] if isinstance(merge, str) else merge
-        declared[name] = Declared(make, rule, {"least": least, "most": most, "grows": grows})
-        setattr(self, name, copied(make()))
+        declared[name] = Declared(start, rule, {"least": least, "most": most, "grows": grows})
+        value: T = copied(start)
+        setattr(self, name, value)
+        return value
 
     def parts(self) -> dict[str, Part]:
         """The pieces of state that have a life of their own."""
@@ -118,7 +120,7 @@ class Stateful:
     def reset_state(self) -> None:
         with torch.inference_mode(False):  # what is made there could never be changed elsewhere
             for name, declared in self._declared.items():
-                setattr(self, name, copied(declared.start()))
+                setattr(self, name, copied(declared.start))
             for part in self.parts().values():
                 part.reset()
 
@@ -144,7 +146,7 @@ class Stateful:
         for name, declared in self._declared.items():
             if name not in chosen:
                 continue
-            like = declared.start() if declared.limits["grows"] else getattr(self, name)
+            like = declared.start if declared.limits["grows"] else getattr(self, name)
             given = rest.pop(name, None)
             setattr(self, name, matching(name, given, like, **declared.limits))
         for name, part in self.parts().items():

@@ -50,7 +50,7 @@ def features(
 ) -> None:
     """Cache the embeddings of a data set by a model.
 
-    Methods that work on features (zero-shot, tda, dota, bca, dpe, bayestta with refine=false) then
+    Methods that work on features (zero-shot, tda, dota, bca, dpe, oga, stata, bayestta …) then
     run over them in seconds; give `run` the file as --model features:FILE and as --root. Prompts
     are embedded too: `single` always, `ensemble` needs --templates eighty.
     """

@@ -32,14 +32,13 @@ class Cache(StatefulPart):
     def __init__(self, classes: int, shots: int, like: Tensor, **columns: int) -> None:
         self.shots, self.columns = shots, list(columns)
         # Order and number of entries are read at every sample: they stay on the host.
-        self.add_state("entropies", torch.zeros(classes, shots, dtype=torch.float64), least=0)
-        self.add_state("counts", torch.zeros(classes, dtype=torch.int64), least=0, most=shots)
+        numbers = torch.zeros(classes, dtype=torch.int64)
+        self.counts = self.add_state("counts", numbers, least=0, most=shots)
+        entropies = torch.zeros(classes, shots, dtype=torch.float64)
+        self.entropies = self.add_state("entropies", entropies, least=0)
         for name, length in columns.items():
             self.add_state(name, like.new_zeros(classes, shots, length))
         self._like = like
-
-    entropies: Tensor
-    counts: Tensor
 
     def __getitem__(self, column: str) -> Tensor:
         rows: Tensor = getattr(self, column)

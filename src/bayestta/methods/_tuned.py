@@ -13,7 +13,22 @@ from bayestta.state import matching, taken
 Optimiser = Callable[[list[Tensor]], torch.optim.Optimizer]
 
 
-class Tuned(Mapping[str, Tensor]):
+class Named(Mapping[str, Tensor]):
+    """Tensors by name."""
+
+    tensors: dict[str, Tensor]
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self.tensors[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+
+class Tuned(Named):
     """Named leaf tensors and the optimiser that moves them, as a piece of state.
 
     >>> tuned = Tuned({"w": torch.zeros(2)}, lambda tensors: torch.optim.SGD(tensors, lr=1.0))
@@ -30,15 +45,6 @@ class Tuned(Mapping[str, Tensor]):
         self._make = optimiser
         self.tensors = {key: value.clone().requires_grad_() for key, value in self.start.items()}
         self.reset()
-
-    def __getitem__(self, key: str) -> Tensor:
-        return self.tensors[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.tensors)
-
-    def __len__(self) -> int:
-        return len(self.tensors)
 
     def reset(self, *, optimiser_only: bool = False) -> None:
         """Back to the start, optimiser included."""
@@ -121,7 +127,7 @@ class Tuned(Mapping[str, Tensor]):
             self.optimiser.state[tensor] = slots
 
 
-class Averaged(Mapping[str, Tensor]):
+class Averaged(Named):
     """Named tensors that follow others slowly, such as a teacher, as a piece of state."""
 
     def __init__(self, start: Callable[[], Mapping[str, Tensor]]) -> None:
@@ -130,15 +136,6 @@ class Averaged(Mapping[str, Tensor]):
 
     def reset(self) -> None:
         self.tensors = {key: value.detach().clone() for key, value in self._start().items()}
-
-    def __getitem__(self, key: str) -> Tensor:
-        return self.tensors[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.tensors)
-
-    def __len__(self) -> int:
-        return len(self.tensors)
 
     @torch.no_grad()
     def follow(self, target: Mapping[str, Tensor], rate: float) -> None:

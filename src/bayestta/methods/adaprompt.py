@@ -95,8 +95,6 @@ class AdaPrompt(Adapter):
     reset_every = "domain"
     needs_encoder = True
 
-    origin: Tensor  # (K,D) text of the first forms
-
     def make_text(self) -> Tensor:
         self.templates = [f"{context} {{}}." for context in CONTEXTS]  # what results record
         self.learners = {c: PromptLearner(self.model, self.classes, c) for c in CONTEXTS}
@@ -115,7 +113,7 @@ class AdaPrompt(Adapter):
 
     def declare(self) -> None:
         self.add_state("tuned", self.tuned)
-        self.add_state("origin", self.text)
+        self.origin = self.add_state("origin", self.text)  # (K,D) text of the first forms
         K, capacity = self.text.shape[0], self.settings.capacity
 
         def add(items: list[Item], item: Item) -> list[Item]:

@@ -65,16 +65,13 @@ class AdaptGaussian(Sequential):
     )
     answer = "after"
 
-    mean: Tensor
-    last: Tensor
-
     def declare(self) -> None:
         K, D = self.text.shape
         # Of the probabilities of an entry, only that of its own class is ever used.
-        self.bank = Cache(K, self.settings.shots, self.text, feature=D, weight=1)
-        self.add_state("bank", self.bank)
-        self.add_state("mean", self.text.double())  # (K,D)
-        self.add_state("last", self.text.new_zeros(D))  # the sample that was stored last
+        bank = Cache(K, self.settings.shots, self.text, feature=D, weight=1)
+        self.bank = self.add_state("bank", bank)
+        self.mean = self.add_state("mean", self.text.double())  # (K,D)
+        self.last = self.add_state("last", self.text.new_zeros(D))  # the sample stored last
         self._solved: tuple[Tensor, Tensor] | None = None  # means, and the precision times them
 
     def _sample(self, z: Tensor, *, learn: bool) -> Tensor:

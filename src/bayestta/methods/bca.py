@@ -59,17 +59,14 @@ class BCA(Sequential):
     cost = "1 forward per image"
     fidelity = "derived from a third-party port; the official values per data set are unknown"
 
-    mean: Tensor  # (K,D)
-    prior: Tensor  # (K,K)
-    counts: Tensor  # (2,K) of both
-
     def declare(self) -> None:
         K, own = len(self.text), self.settings
         # A step of 1/20,000 is too small to be added up in float32.
-        self.add_state("mean", self.text.double())
-        self.add_state("prior", torch.eye(K, dtype=torch.float64, device=self.text.device))
+        self.mean = self.add_state("mean", self.text.double())  # (K,D)
+        eye = torch.eye(K, dtype=torch.float64, device=self.text.device)
+        self.prior = self.add_state("prior", eye)  # (K,K)
         start = self.text.new_tensor([own.count_likelihood, own.count_prior], dtype=torch.float64)
-        self.add_state("counts", start[:, None].repeat(1, K), least=0)
+        self.counts = self.add_state("counts", start[:, None].repeat(1, K), least=0)  # of both
 
     def _sample(self, z: Tensor, *, learn: bool) -> Tensor:
         z, logits = self._confident(z.double(), self.mean)

@@ -92,10 +92,9 @@ class CoTTA(Adapter):
 
     def declare(self) -> None:
         # The average runs over all parameters, but those that nobody trains stay what they are.
-        self.student = Tuned(trainable(self.model.visual), self._optimiser)
-        self.teacher = Averaged(lambda: self.student.start)
-        self.add_state("student", self.student)
-        self.add_state("teacher", self.teacher)
+        student = Tuned(trainable(self.model.visual), self._optimiser)
+        self.student = self.add_state("student", student)
+        self.teacher = self.add_state("teacher", Averaged(lambda: student.start))
 
     def _adapt(self, x: Tensor) -> Tensor:
         student = self._logits(x, self.student)

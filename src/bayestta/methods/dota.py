@@ -63,12 +63,6 @@ class DOTA(Sequential):
         "for drifting streams"
     )
 
-    count: Tensor  # (K,)
-    mean: Tensor  # (K,D)
-    scatter: Tensor  # (K,D,D) count * covariance
-    covariance: Tensor  # (D,D); the first one is not regularised
-    seen: int
-
     def make_text(self) -> Tensor:
         text = super().make_text()
         (K, D), size = text.shape, text.element_size()
@@ -86,11 +80,12 @@ class DOTA(Sequential):
         if own.init_mean == "constant":
             self.start = torch.full_like(self.start, 0.001)
         first = own.sigma * torch.eye(D).to(self.text)
-        self.add_state("count", self.start.new_ones(K), least=1)
-        self.add_state("mean", self.start)
-        self.add_state("scatter", lambda: first.repeat(K, 1, 1))
-        self.add_state("covariance", first)
-        self.add_state("seen", 0, merge="sum", least=0)
+        self.count = self.add_state("count", self.start.new_ones(K), least=1)  # (K,)
+        self.mean = self.add_state("mean", self.start)  # (K,D)
+        # (K,D,D) count * covariance
+        self.scatter = self.add_state("scatter", first.expand(K, D, D))
+        self.covariance = self.add_state("covariance", first)  # (D,D); the first has no ridge
+        self.seen = self.add_state("seen", 0, merge="sum", least=0)
         self._solved: tuple[Tensor, Tensor] | None = None  # covariance and its factor
 
     def _sample(self, z: Tensor, *, learn: bool) -> Tensor:

@@ -71,9 +71,6 @@ class DPE(Sequential):
     )
     answer = "after"
 
-    evolved: Tensor  # (K,D)
-    kept: int  # samples in their mean
-
     @torch.no_grad()
     def make_text(self) -> Tensor:
         if self.settings.descriptions is None:
@@ -94,10 +91,9 @@ class DPE(Sequential):
 
     def declare(self) -> None:
         K, D = self.text.shape
-        self.cache = Cache(K, self.settings.shots, self.text, feature=D)
-        self.add_state("cache", self.cache)
-        self.add_state("evolved", self.text)
-        self.add_state("kept", 0, least=0)
+        self.cache = self.add_state("cache", Cache(K, self.settings.shots, self.text, feature=D))
+        self.evolved = self.add_state("evolved", self.text)  # (K,D)
+        self.kept = self.add_state("kept", 0, least=0)  # samples in their mean
 
     def _sample(self, z: Tensor, *, learn: bool) -> Tensor:
         text = _unit(self.evolved)

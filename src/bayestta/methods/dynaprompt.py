@@ -85,10 +85,6 @@ class DynaPrompt(Adapter):
     needs_encoder = True
     no_merge = "its prompts are ordered by last use, and two streams have no common order."
 
-    offsets: Tensor  # (M,n,W)
-    order: Tensor  # (M,)
-    uses: Tensor  # (M,)
-
     def make_text(self) -> Tensor:
         self.templates = [f"{self.settings.context} {{}}."]  # what results are to record
         self.learner = PromptLearner(self.model, self.classes, self.settings.context)
@@ -96,9 +92,9 @@ class DynaPrompt(Adapter):
 
     def declare(self) -> None:
         M, start = self.settings.prompts, self.learner.start
-        self.add_state("offsets", start.new_zeros(M, *start.shape))
-        self.add_state("order", torch.arange(M), least=0, most=M - 1)
-        self.add_state("uses", torch.zeros(M, dtype=torch.int64), least=0)
+        self.offsets = self.add_state("offsets", start.new_zeros(M, *start.shape))  # (M,n,W)
+        self.order = self.add_state("order", torch.arange(M), least=0, most=M - 1)  # (M,)
+        self.uses = self.add_state("uses", torch.zeros(M, dtype=torch.int64), least=0)  # (M,)
 
     @property
     def buffer(self) -> Buffer:

@@ -131,8 +131,8 @@ class HisTPT(Adapter):
     def declare(self) -> None:
         self.add_state("tuned", self.tuned)
         like = Banks.start(self.text, self.text.new_zeros(()), self.settings.bank)
-        self.banks = Records(like, 1, lambda mine, theirs: mine)  # empty before the first sample
-        self.add_state("banks", self.banks)
+        banks = Records(like, 1, lambda mine, theirs: mine)  # empty before the first sample
+        self.banks = self.add_state("banks", banks)
 
     def _adapt(self, x: Tensor) -> Tensor:
         each_image(self, x)  # refuses plain images

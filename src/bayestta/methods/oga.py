@@ -58,8 +58,7 @@ class OGA(Adapter):
 
     def declare(self) -> None:
         K, D = self.text.shape
-        self.cache = Cache(K, self.settings.shots, self.text, feature=D)
-        self.add_state("cache", self.cache)
+        self.cache = self.add_state("cache", Cache(K, self.settings.shots, self.text, feature=D))
         self._fitted: tuple[Tensor, list[list[float]], tuple[Tensor, Tensor]] | None = None
 
     @torch.no_grad()

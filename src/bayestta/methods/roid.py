@@ -81,13 +81,13 @@ class ROID(NormTuner):
         "augments the whole batch is inferred; no step where weights of images would be 0/0 (ours)"
     )
 
-    mean_probability: Tensor  # (K,) of the stream so far
-
     def declare(self) -> None:
         super().declare()
         K = len(self.classes)
         start = torch.full((K,), 1 / K, dtype=torch.float64, device=self.text.device)
-        self.add_state("mean_probability", start, merge="mean", least=0, most=1)
+        self.mean_probability = self.add_state(  # (K,) of the stream so far
+            "mean_probability", start, merge="mean", least=0, most=1
+        )
 
     def _optimiser(self, tensors: list[Tensor]) -> torch.optim.Optimizer:
         if self.settings.optimiser == "adam":

@@ -156,19 +156,15 @@ class RoTTA(Adapter):
 
     def declare(self) -> None:
         own, start = self.settings, tuned_norms(self.model.visual)
-        self.student = Tuned(start, lambda tensors: torch.optim.Adam(tensors, lr=own.lr))
-        self.teacher = Averaged(lambda: start)
+        student = Tuned(start, lambda tensors: torch.optim.Adam(tensors, lr=own.lr))
+        self.student = self.add_state("student", student)
+        self.teacher = self.add_state("teacher", Averaged(lambda: start))
         shape, kind = self.model.input_shape, torch.promote_types(self.model.dtype, torch.float32)
         image = None if shape is None else torch.zeros(shape, dtype=kind, device=self.model.device)
-        self.memory = Memory(len(self.classes), own.capacity, image)
-        self.add_state("student", self.student)
-        self.add_state("teacher", self.teacher)
-        self.add_state("memory", self.memory)
-        for name in ("statistics", "teacher_statistics"):  # of the student, and of the teacher
-            self.add_state(name, Averaged(lambda: running_statistics(self.model.visual)))
-
-    statistics: Averaged
-    teacher_statistics: Averaged
+        self.memory = self.add_state("memory", Memory(len(self.classes), own.capacity, image))
+        first = running_statistics(self.model.visual)
+        self.statistics = self.add_state("statistics", Averaged(lambda: first))  # the student's
+        self.teacher_statistics = self.add_state("teacher_statistics", Averaged(lambda: first))
 
     def _adapt(self, x: Tensor) -> Tensor:
         with torch.no_grad():

@@ -61,10 +61,9 @@ class TDA(Sequential):
     def declare(self) -> None:
         K, D = self.text.shape
         own = self.settings
-        self.positive = Cache(K, own.shots, self.text, feature=D)
-        self.negative = Cache(K, own.negative_shots, self.text, feature=D, probability=K)
-        self.add_state("positive", self.positive)
-        self.add_state("negative", self.negative)
+        self.positive = self.add_state("positive", Cache(K, own.shots, self.text, feature=D))
+        negative = Cache(K, own.negative_shots, self.text, feature=D, probability=K)
+        self.negative = self.add_state("negative", negative)
 
     def _sample(self, z: Tensor, *, learn: bool) -> Tensor:
         z, logits = self._confident(z, self.text)

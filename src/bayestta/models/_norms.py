@@ -66,18 +66,41 @@ def batch_statistics(visual: nn.Module) -> dict[str, None]:
     }
 
 
-class RobustStatistics(TorchFunctionMode):
+class OtherBatchNorm(TorchFunctionMode):
+    """Inside this context BatchNorms with stored statistics compute what `normalise` says.
+
+    The forward is caught where all BatchNorms end, in `functional.batch_norm`, for this thread and
+    this block only: replaced modules, patched forwards or hooks would change a model that others
+    share.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is not functional.batch_norm:
+            return func(*args, **(kwargs or {}))
+        call = signature(functional.batch_norm).bind(*args, **(kwargs or {}))
+        call.apply_defaults()
+        if call.arguments["running_mean"] is None:  # a layer that always goes by the batch
+            return func(*args, **(kwargs or {}))
+        return self.normalise(**call.arguments)
+
+    def normalise(
+        self, input: Tensor, running_mean: Tensor, running_var: Tensor, **rest: Any
+    ) -> Tensor:
+        """What the layer makes of its input."""
+        raise NotImplementedError
+
+
+class RobustStatistics(OtherBatchNorm):
     """Inside this context BatchNorms normalise by stored statistics blended with the batch's.
 
     mean <- (1-a) mean + a batch mean, and so the (biased) variance; the blend normalises at once,
     and gradients flow through the batch's part (RoTTA, Yuan et al., CVPR 2023). `updated` then
     holds the blended statistics, detached; nothing is written anywhere else.
 
-    The forward is caught where all BatchNorms end, in `functional.batch_norm`, for this thread and
-    this block only. Replaced modules, patched forwards or hooks would change a model that others
-    share, and a statistic of a layer is known only once the layers before it have been blended, so
-    that it cannot be handed in with the functional call. The stored ones can: they tell the layers
-    apart.
+    A statistic of a layer is known only once the layers before it have been blended, so that it
+    cannot be handed in with the functional call. The stored ones can: they tell the layers apart.
 
     >>> tower = nn.BatchNorm1d(2).eval()
     >>> stored = running_statistics(tower)
@@ -92,27 +115,10 @@ class RobustStatistics(TorchFunctionMode):
         self.momentum, self.updated = momentum, dict(stored)
         self._name = {id(value): key for key, value in stored.items()}
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if func is not functional.batch_norm:
-            return func(*args, **(kwargs or {}))
-        call = signature(functional.batch_norm).bind(*args, **(kwargs or {}))
-        call.apply_defaults()
-        if call.arguments["running_mean"] is None:  # a layer that always goes by the batch
-            return func(*args, **(kwargs or {}))
-        return self._normalise(**call.arguments)
-
-    def _normalise(
-        self,
-        input: Tensor,
-        running_mean: Tensor,
-        running_var: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        eps: float,
-        **_: Any,
+    def normalise(
+        self, input: Tensor, running_mean: Tensor, running_var: Tensor, **rest: Any
     ) -> Tensor:
+        weight, bias, eps = rest["weight"], rest["bias"], rest["eps"]
         dims = [0, *range(2, input.ndim)]
         var, mean = torch.var_mean(input, dims, correction=0)
         mean = torch.lerp(running_mean.to(mean), mean, self.momentum)
@@ -121,7 +127,7 @@ class RobustStatistics(TorchFunctionMode):
         self.updated[self._name[id(running_var)]] = var.detach()
         gain = torch.rsqrt(var + eps) * (1.0 if weight is None else weight)
         shape = (1, -1, *[1] * (input.ndim - 2))
-        y = (input - mean.view(shape)) * gain.view(shape)
+        y: Tensor = (input - mean.view(shape)) * gain.view(shape)
         return y if bias is None else y + bias.view(shape)
 
 

@@ -1,17 +1,15 @@
-"""Where a model runs, and in which precision."""
+"""Where a model runs, in which precision, and whether a method can work with it."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bayestta.models._norms import NORMS
-
-if TYPE_CHECKING:
-    from bayestta.models._vlm import VLM
+from bayestta.models._vlm import VLM
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -54,3 +52,22 @@ def _to_float(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _from_float(dtype: torch.dtype, module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
     return output.to(dtype)
+
+
+def check_model(model: object, method: str, *, needs_encoder: bool) -> None:
+    """Refuse a model that a method cannot work with."""
+    if not isinstance(model, VLM):
+        raise TypeError(
+            f"{method} got a model of type {type(model).__name__}: give what load_model or wrap "
+            "returned."
+        )
+    if model.device.type == "mps":
+        raise ValueError(
+            "device 'mps' has no float64, in which statistics are kept: load the model with "
+            "device='cpu' or on CUDA."
+        )
+    if needs_encoder and not any(True for _ in model.visual.parameters()):
+        raise ValueError(
+            f"{method} runs the image tower, which cached features lack: give it a model such as "
+            "'lit', or use a method that works on features, such as bayestta, tda or oga."
+        )

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.overrides import TorchFunctionMode
 
+from bayestta.models._norms import OtherBatchNorm
 from bayestta.state import matching
 
 MEMORY = 128.0  # images that the running statistics reach back over
@@ -81,7 +80,7 @@ def batch_norm_moments(visual: nn.Module) -> dict[str, Moments]:
     }
 
 
-class Blended(TorchFunctionMode):
+class Blended(OtherBatchNorm):
     """Inside this context BatchNorms go by (1-rho) source + rho running statistics of the stream.
 
     The pass updates the moments with the input of each layer before it normalises, if `learn`: no
@@ -98,25 +97,17 @@ class Blended(TorchFunctionMode):
         stored = {name: visual.get_submodule(name).get_buffer("running_mean") for name in moments}
         self._moments = {stored[name].data_ptr(): one for name, one in moments.items()}
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if func is not functional.batch_norm:
-            return func(*args, **(kwargs or {}))
-        call = signature(functional.batch_norm).bind(*args, **(kwargs or {}))
-        given = call.arguments
-        stored = given.get("running_mean")
-        own = None if stored is None else self._moments.get(stored.data_ptr())
-        if own is None or stored is None:
-            return func(*args, **(kwargs or {}))
-        x = given["input"]
-        if self.learn:
-            own.add(*channel_moments(x), len(x))
-        share = self.rho * own.trust
-        given["running_mean"] = torch.lerp(stored, own.mean.to(stored), share)
-        variance = given["running_var"]
-        given["running_var"] = torch.lerp(variance, own.var.to(variance), share)
-        return func(*call.args, **call.kwargs)
+    def normalise(
+        self, input: Tensor, running_mean: Tensor, running_var: Tensor, **rest: Any
+    ) -> Tensor:
+        own = self._moments.get(running_mean.data_ptr())
+        if own is not None:
+            if self.learn:
+                own.add(*channel_moments(input), len(input))
+            share = self.rho * own.trust
+            running_mean = torch.lerp(running_mean, own.mean.to(running_mean), share)
+            running_var = torch.lerp(running_var, own.var.to(running_var), share)
+        return functional.batch_norm(input, running_mean, running_var, **rest)
 
 
 def channel_moments(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -87,6 +87,9 @@ class VLM:
         self._texts: OrderedDict[Any, Tensor] = OrderedDict()
         self._digest: tuple[int, str] | None = None
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {self.dim} features, on {self.device})"
+
     @property
     def input_shape(self) -> tuple[int, ...] | None:
         """(C,H,W) of an image as the tower takes it; None where that is not known."""
@@ -157,7 +160,8 @@ class VLM:
 
     @cached_property
     def _types(self) -> dict[str, torch.dtype]:
-        return {key: value.dtype for key, value in self.visual.state_dict().items()}
+        with self.lock:
+            return {key: value.dtype for key, value in self.visual.state_dict().items()}
 
     def towers(self) -> list[nn.Module]:
         """The modules that move with the model."""

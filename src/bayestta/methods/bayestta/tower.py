@@ -114,7 +114,7 @@ class StreamTower(StatefulPart):
         tuned = None if which else params  # weights were tuned under the source's statistics
         if not rho:
             return self.model.encode_image(x, tuned)
-        with Blended(self.model.visual, self.layers, rho, learn=learn):
+        with self.model.lock, Blended(self.model.visual, self.layers, rho, learn=learn):
             return self.model.encode_image(x, tuned)
 
     def features(self, x: Tensor, params: Mapping[str, Tensor] | None) -> Tensor:
