@@ -60,8 +60,14 @@ def make_app(
 
     from bayestta import __version__
 
-    about = {"title": "BayesTTA", "version": __version__, "description": DESCRIPTION}
-    app = FastAPI(**about, lifespan=life, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="BayesTTA",
+        version=__version__,
+        description=DESCRIPTION,
+        lifespan=life,
+        docs_url=None,  # its page loads scripts from elsewhere
+        redoc_url=None,
+    )
     app.state.context = context
     app.include_router(v1.routes(context))
     app.include_router(v2.routes(context))
