@@ -387,6 +387,29 @@ def test_one_alone_waits_for_nobody_and_others_are_waited_for(tiny_rn):
     encoder.close()
 
 
+def test_a_merge_whose_answer_was_lost_is_not_sent_again(monkeypatch):
+    import httpx
+
+    from bayestta.serve import client as module
+
+    sent = []
+
+    def lose(request):
+        sent.append(request.url.path)
+        if len(sent) == 1:
+            raise httpx.ReadError("the connection ended")
+        return httpx.Response(200, json={})
+
+    monkeypatch.setattr(module, "PAUSES", (0.0,))
+    http = httpx.Client(base_url="http://a", transport=httpx.MockTransport(lose))
+    adapter = Client("", http=http).adapter("cam")
+    with pytest.raises(httpx.ReadError):
+        adapter.merge("other")
+    sent.clear()
+    assert adapter.reset() == {}  # twice does no harm
+    assert len(sent) == 2
+
+
 def test_one_pass_serves_many_requests_and_a_full_queue_refuses(tiny_rn):
     passes = []
     limits = Limits(max_batch=8, max_delay=0.2, max_waiting=20)

@@ -79,6 +79,9 @@ def serve(
         bool, typer.Option("--ray", help="Spread the work over a cluster of Ray Serve.")
     ] = False,
     shards: Annotated[int, typer.Option(min=1, help="With --ray: actors that hold adapters.")] = 2,
+    encoders: Annotated[
+        int, typer.Option(min=1, help="With --ray: most copies of the encoder, as load demands.")
+    ] = 4,
     quiet: Quiet = False,
 ) -> None:
     """Serve adapters over HTTP.
@@ -128,7 +131,14 @@ def serve(
         from bayestta.serve.cluster import serve_on_ray
 
         serve_on_ray(
-            model, store, options, classes=names, shards=shards, device=device, precision=precision
+            model,
+            store,
+            options,
+            classes=names,
+            shards=shards,
+            encoders=encoders,
+            device=device,
+            precision=precision,
         )
         return
     serve(

@@ -102,10 +102,9 @@ class Local:
             if encoded is not None:
                 x = await asyncio.wrap_future(encoded)
         answer, seconds = await self._step(name, x, request_id, adapt=adapt)
-        if not answer.repeated:
-            self._count(name, answer, seconds)
-            if images is not None and self.pictures.most:
-                await self.in_thread(self._keep, name, answer, images)
+        self.metrics.answered(name, answer, seconds)
+        if images is not None and self.pictures.most and not answer.repeated:
+            await self.in_thread(self.pictures.keep, name, answer, images)
         return answer
 
     async def _step(
@@ -126,18 +125,6 @@ class Local:
         except Refusal as refusal:
             if refusal.code != "adapter_exists":  # another request was first
                 raise
-
-    def _count(self, name: str, answer: Answer, seconds: float) -> None:
-        self.metrics.images.labels(name).inc(len(answer.probabilities))
-        if answer.adapted:
-            self.metrics.steps.labels(name).inc()
-            self.metrics.adapt.labels(name).observe(seconds)
-
-    def _keep(self, name: str, answer: Answer, images: Sequence[Image.Image]) -> None:
-        ours, plain = answer.probabilities.argmax(1), answer.sketch.argmax(1)
-        for i in (ours != plain).nonzero()[0].tolist():
-            about = {"answer": int(ours[i]), "zero_shot": int(plain[i]), "index": i}
-            self.pictures.add(name, images[i], request_id=answer.request_id, **about)
 
     async def call(self, verb: str, name: str, *args: Any) -> Any:
         """A verb of the life of an adapter, by its name."""

@@ -75,12 +75,16 @@ class Client:
         found: list[dict[str, Any]] = self.send("GET", "/v1/adapters").json()["adapters"]
         return found
 
-    def send(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Send a request, again where the connection failed; ServiceError for a refusal."""
+    def send(self, method: str, path: str, *, again: bool = True, **options: Any) -> httpx.Response:
+        """Send a request, again where the connection failed; ServiceError for a refusal.
+
+        Without `again`, only one that certainly did not arrive is sent a second time.
+        """
+        lost = httpx.TransportError if again else httpx.ConnectError
         for pause in (*PAUSES, None):
             try:
                 answer = self.http.request(method, path, **options)
-            except httpx.TransportError:
+            except lost:
                 if pause is None:
                     raise
             else:
@@ -158,8 +162,11 @@ class RemoteAdapter:
         return self._post("rollback", step=step)
 
     def merge(self, other: str) -> dict[str, Any]:
-        """Take in what another adapter has learnt."""
-        return self._post("merge", **{"from": other})
+        """Take in what another adapter has learnt; twice would count it twice."""
+        path = self._path("merge")
+        sent = self.client.send("POST", path, again=False, json={"from": other})
+        merged: dict[str, Any] = sent.json()
+        return merged
 
     def describe(self) -> dict[str, Any]:
         """How it was made, what it has learnt, and its alarms."""

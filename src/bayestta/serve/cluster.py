@@ -8,103 +8,56 @@ and learn once, so that they are sent again when a shard dies.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bayestta.models.base import VLM, load_model
-from bayestta.models.embeddings import Features
+from bayestta.models.base import VLM
+from bayestta.serve.actors import NAMESPACE, import_ray, start_shards, stop
 from bayestta.serve.backend import Inputs, pixels_needed, preprocess
 from bayestta.serve.board import Board
-from bayestta.serve.changes import Changes
 from bayestta.serve.hosted import Answer
 from bayestta.serve.limits import Limits, check_id
 from bayestta.serve.pictures import Pictures
 from bayestta.serve.prometheus import Metrics
-from bayestta.serve.refusals import Fenced, Refusal
+from bayestta.serve.refusals import Refusal
 from bayestta.serve.ring import Ring
 from bayestta.serve.server import Options
-from bayestta.serve.shard import Shard
-from bayestta.serve.store import Store
 from bayestta.state_file import unpack
 
 PATIENCE = 120.0  # seconds for a shard to come back
-NAMESPACE = "bayestta"
-APP = "bayestta"
-
-
-def import_ray() -> Any:
-    try:
-        return importlib.import_module("ray")
-    except ModuleNotFoundError:
-        raise ImportError(
-            "--ray needs Ray, which is not installed: pip install 'bayestta[ray,serve]'."
-        ) from None
-
-
-class AdapterShard:
-    """The adapters of one actor; every answer brings along what has changed."""
-
-    def __init__(self, model: str, store: str, limits: dict[str, Any], **where: Any) -> None:
-        torch.set_num_threads(1)
-        self.model = load_model(model, **where)
-        self.changed: list[tuple[str, dict[str, Any], list[dict[str, Any]]]] = []
-        self.store = Store(Path(store), Limits(**limits), shared=True)
-        self.shard = Shard(
-            self.model, self.store, on_change=lambda *change: self.changed.append(change)
-        )
-        self.changes = Changes(self.shard)
-
-    def call(self, verb: str, name: str, *args: Any, **options: Any) -> tuple[Any, list[Any]]:
-        """A verb of the shard or of its changes, and the changes that it made."""
-        owner = self.shard if hasattr(self.shard, verb) else self.changes
-        try:
-            result = getattr(owner, verb)(name, *args, **options)
-        except Fenced:  # was thought dead, and is not: what is on the disk counts
-            result = getattr(owner, verb)(name, *args, **options)
-        changed, self.changed = self.changed, []
-        return result, changed
-
-    def infer(
-        self, name: str, x: Any, request_id: str, adapt: bool, classes: list[str] | None
-    ) -> tuple[Any, list[Any]]:
-        if classes is not None and name not in self.store:
-            self.shard.create(name, {"classes": classes})
-        x = torch.from_numpy(np.array(x))
-        return self.call("infer", name, x, request_id=request_id, adapt=adapt)
-
-    def names(self) -> list[str]:
-        return self.store.names()
-
-    def loaded(self) -> int:
-        return self.shard.loaded
 
 
 class Cluster:
     """The backend of the ingress: asks the encoder and the shards."""
 
     def __init__(
-        self, model: VLM, encoder: Any, shards: Sequence[Any], classes: list[str] | None
+        self,
+        model: VLM,
+        encoder: Any,
+        shards: Sequence[Any],
+        limits: Limits,
+        classes: list[str] | None,
     ) -> None:
         self.model, self.encoder, self.shards, self.classes = model, encoder, shards, classes
         self.ring = Ring(len(shards))
-        self.board, self.metrics, self.pictures = Board(), Metrics(), Pictures(0)
-        self._features = Features(model)
-        self._kinds: dict[str, bool] = {}
+        self.kinds: dict[str, bool] = {}  # id -> whether it takes features
+        self.board, self.metrics = Board(), Metrics()
+        self.pictures = Pictures(limits.keep_images)
+        self._writers: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def expecting(self) -> AbstractContextManager[None]:
         return nullcontext()  # the encoder of Ray Serve gathers by itself
 
-    async def ask(self, name: str, method: str, *args: Any) -> Any:
-        """Ask the shard of an adapter, again where it died: request ids learn once."""
+    async def ask(self, name: str, method: str, *args: Any, again: bool = True) -> Any:
+        """Ask the shard of an adapter and, with `again`, ask once more where it died."""
         ray = import_ray()
         actor = self.shards[self.ring.shard(check_id(name))]
         end = time.monotonic() + PATIENCE
@@ -112,14 +65,15 @@ class Cluster:
             try:
                 result, changed = await getattr(actor, method).remote(*args)
             except ray.exceptions.RayTaskError as error:
-                raise error.cause if isinstance(error.cause, Refusal) else error from None
+                known = isinstance(error.cause, (Refusal, OSError))
+                raise error.cause if known else error from None
             except ray.exceptions.RayActorError:
-                if time.monotonic() > end:
+                if not again or time.monotonic() > end:
                     raise Refusal(
                         503,
                         "shard_gone",
-                        f"the shard of adapter {name!r} did not come back in {PATIENCE:.0f} s",
-                        "send the request again",
+                        f"the shard of adapter {name!r} ended during the request",
+                        "look at the step of the adapter, then send the request again",
                     ) from None
                 await asyncio.sleep(0.2)
                 continue
@@ -131,61 +85,85 @@ class Cluster:
     async def infer(
         self, name: str, x: Inputs, *, request_id: str, adapt: bool, repeatable: bool = True
     ) -> Answer:
-        if name not in self._kinds and self.classes is None:
-            about = await self.call("describe", name)
-            self._kinds[name] = "features" in about["inputs"]
-        features = self._kinds.get(name, True)
+        features = await self._takes_features(name)
         if isinstance(x, Tensor) and not features:
             raise pixels_needed(name)
+        images = None if isinstance(x, Tensor) else x
         if not isinstance(x, Tensor):
-            pixels = await asyncio.to_thread(preprocess, self.model, x)
-            x = pixels
+            x = await asyncio.to_thread(preprocess, self.model, x)
             if features:
-                x = torch.from_numpy(np.array(await self.encoder.encode.remote(pixels.numpy())))
-        began = time.perf_counter()
-        given = (name, x.numpy(), request_id, adapt, self.classes)
-        answer: Answer = await self.ask(name, "infer", *given)
-        if not answer.repeated:
-            self.metrics.images.labels(name).inc(len(answer.probabilities))
-            if answer.adapted:
-                self.metrics.steps.labels(name).inc()
-                self.metrics.adapt.labels(name).observe(time.perf_counter() - began)
+                x = await self._encode(x)
+        given = (name, x.numpy(), request_id, adapt)
+        if adapt:
+            async with self._writers.setdefault(name, asyncio.Lock()):
+                began = time.perf_counter()
+                answer: Answer = await self.ask(name, "infer", *given)
+        else:
+            began = time.perf_counter()
+            answer = await self.ask(name, "infer", *given)
+        self.metrics.answered(name, answer, time.perf_counter() - began)
+        if images is not None and self.pictures.most and not answer.repeated:
+            await asyncio.to_thread(self.pictures.keep, name, answer, images)
         return answer
+
+    async def _takes_features(self, name: str) -> bool:
+        """Whether one pass of the shared encoder serves the adapter, which is made if need be."""
+        if name not in self.kinds:
+            try:
+                about = await self.call("describe", name)
+            except Refusal as refusal:
+                if refusal.code != "adapter_unknown" or self.classes is None:
+                    raise
+                about = await self._make(name)
+            self.kinds[name] = "features" in about["inputs"]
+        return self.kinds[name]
+
+    async def _make(self, name: str) -> Any:
+        try:
+            return await self.call("create", name, {"classes": self.classes})
+        except Refusal as refusal:
+            if refusal.code != "adapter_exists":  # another request was first
+                raise
+            return await self.call("describe", name)
+
+    async def _encode(self, pixels: Tensor) -> Tensor:
+        began = time.perf_counter()
+        z, seconds = await self.encoder.encode.remote(pixels.numpy())
+        waited = max(0.0, time.perf_counter() - began - seconds)
+        self.metrics.encoded(len(pixels), seconds, [waited])
+        return torch.from_numpy(np.array(z))
 
     async def call(self, verb: str, name: str, *args: Any) -> Any:
         if verb == "merge":  # the other adapter may be on another shard
             (other,) = args
             data, _ = await self.ask(other, "call", "read_state", other)
             header, state = unpack(data, other)
-            return await self.ask(name, "call", "join", name, other, header, state)
-        result = await self.ask(name, "call", verb, name, *args)
+            joined = ("join", name, other, header, state)
+            return await self.ask(name, "call", *joined, again=False)  # twice would count twice
+        result = await self.ask(name, "call", verb, name, *args, again=verb != "create")
         if verb == "delete":
-            self._kinds.pop(name, None)
+            self.kinds.pop(name, None)
             for keeper in (self.board, self.metrics, self.pictures):
                 keeper.removed(name)
         return result
 
     async def names(self) -> list[str]:
-        found: list[str] = await self.shards[0].names.remote()
-        return found
+        """Of the whole store, from the first shard that answers."""
+        ray = import_ray()
+        for actor in self.shards:
+            with suppress(ray.exceptions.RayActorError):
+                found: list[str] = await actor.names.remote()
+                return found
+        raise Refusal(503, "shard_gone", "no shard answers", "send the request again")
 
     async def loaded(self) -> int:
-        return sum(await asyncio.gather(*(shard.loaded.remote() for shard in self.shards)))
+        """In the memory of the shards that answer."""
+        asked = (shard.loaded.remote() for shard in self.shards)
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        return sum(each for each in found if isinstance(each, int))
 
     async def close(self) -> None:
         """The shards stay: they belong to the cluster."""
-
-
-def start_shards(model: str, store: Path, limits: Limits, count: int, **where: Any) -> list[Any]:
-    """Named actors, made where they are not there yet; Ray starts them again when they die."""
-    ray = import_ray()
-    make = ray.remote(max_restarts=-1, max_task_retries=0, num_cpus=0.5)(AdapterShard)
-    return [
-        make.options(
-            name=f"shard-{i}", namespace=NAMESPACE, lifetime="detached", get_if_exists=True
-        ).remote(model, str(store), asdict(limits), **where)
-        for i in range(count)
-    ]
 
 
 def serve_on_ray(
@@ -195,6 +173,7 @@ def serve_on_ray(
     *,
     classes: list[str] | None = None,
     shards: int = 2,
+    encoders: int = 4,
     device: str = "cpu",
     precision: str = "fp32",
     block: bool = True,
@@ -208,7 +187,7 @@ def serve_on_ray(
     where = {"device": device, "precision": precision}
     actors = start_shards(model, store.absolute(), options.limits, shards, **where)
     ray.get([actor.names.remote() for actor in actors])  # the store is free, the models load
-    deploy(model, options, actors, classes, where)
+    deploy(model, options, actors, classes, encoders, where)
     if block:
         print(f"Serving {model} at http://{options.host}:{options.port} on Ray", flush=True)
         try:
@@ -216,12 +195,3 @@ def serve_on_ray(
                 time.sleep(1)
         finally:
             stop(actors)
-
-
-def stop(actors: Sequence[Any]) -> None:
-    """End the service; everything acknowledged is in the store."""
-    ray: Any = import_ray()
-    serve: Any = importlib.import_module("ray.serve")
-    serve.delete(APP)
-    for actor in actors:
-        ray.kill(actor, no_restart=True)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from PIL import Image
+
+from bayestta.serve.hosted import Answer
 
 SIDE = 160
 
@@ -21,14 +24,19 @@ class Pictures:
         self._kept: dict[str, deque[dict[str, Any]]] = {}
 
     def add(self, name: str, image: Image.Image, **about: Any) -> None:
-        if not self.most:
-            return
         small, file = image.copy(), io.BytesIO()
         small.thumbnail((SIDE, SIDE))
         small.save(file, "JPEG", quality=80)
         with self._lock:
             kept = self._kept.setdefault(name, deque(maxlen=self.most))
             kept.append({**about, "jpeg": file.getvalue()})
+
+    def keep(self, name: str, answer: Answer, images: Sequence[Image.Image]) -> None:
+        """Keep those of a request whose answer differs from the zero-shot one."""
+        ours, plain = answer.probabilities.argmax(1), answer.sketch.argmax(1)
+        for i in (ours != plain).nonzero()[0].tolist():
+            about = {"answer": int(ours[i]), "zero_shot": int(plain[i]), "index": i}
+            self.add(name, images[i], request_id=answer.request_id, **about)
 
     def list(self, name: str) -> list[dict[str, Any]]:
         """The newest first."""

@@ -7,6 +7,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from bayestta.serve.hosted import Answer
+
 GAUGES = {
     "disagreement": ("disagreement_ratio", "Share of answers that differ from zero-shot."),
     "entropy": ("entropy_nats", "Mean entropy of the answers."),
@@ -49,6 +51,15 @@ class Metrics:
         self.encode.observe(seconds)
         for each in waited:
             self.queue.observe(each)
+
+    def answered(self, name: str, answer: Answer, seconds: float) -> None:
+        """Count what was answered for the first time."""
+        if answer.repeated:
+            return
+        self.images.labels(name).inc(len(answer.probabilities))
+        if answer.adapted:
+            self.steps.labels(name).inc()
+            self.adapt.labels(name).observe(seconds)
 
     def changed(self, name: str, summary: dict[str, Any], events: list[dict[str, Any]]) -> None:
         """Take in what a shard tells after a change."""
