@@ -238,6 +238,7 @@ def register_data(name: str) -> Callable[[D], D]:
     >>> from bayestta.data import load_data
     >>> load_data("example-nights").classes
     ['dark', 'bright']
+    >>> REGISTRY.remove("example-nights")  # the example is over
     """
 
     def register(cls: D) -> D:
