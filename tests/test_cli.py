@@ -351,11 +351,16 @@ def test_a_stream_that_breaks_leaves_the_earlier_result(tmp_path: Path) -> None:
 # --- errors that are no mistakes ---
 
 
-def breaking(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+def breaking(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> list[str]:
+    """A model that cannot be loaded; returns the words of a run on a small folder."""
+
     def load(name: str, **options: Any) -> VLM:
         raise error
 
     monkeypatch.setattr(bayestta.models.base, "load_model", load)
+    for kind in ("cat", "dog"):
+        photographs(Path("own", "day", kind), 0, 1)
+    return ["run", "--data", "folder", "--root", "own", "-q"]
 
 
 @pytest.mark.parametrize(
@@ -371,18 +376,16 @@ def breaking(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
 def test_the_machine_s_errors(
     monkeypatch: pytest.MonkeyPatch, error: Exception, sentence: str
 ) -> None:
-    breaking(monkeypatch, error)
-    assert sentence in fails("run", "-q")
+    assert sentence in fails(*breaking(monkeypatch, error))
 
 
 def test_an_interrupt_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    breaking(monkeypatch, KeyboardInterrupt())
-    assert "interrupted" in fails("run", "-q", code=130)
+    assert "interrupted" in fails(*breaking(monkeypatch, KeyboardInterrupt()), code=130)
 
 
 def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    breaking(monkeypatch, ZeroDivisionError())
-    assert isinstance(call("run").exception, ZeroDivisionError)
+    words = breaking(monkeypatch, ZeroDivisionError())
+    assert isinstance(call(*words).exception, ZeroDivisionError)
 
 
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

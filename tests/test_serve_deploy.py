@@ -93,7 +93,7 @@ def test_the_container_file():
 
 
 def test_the_dashboard_shows_metrics_that_exist_and_all_of_the_conventions():
-    from bayestta.serve.metrics import Metrics
+    from bayestta.serve.prometheus import Metrics
 
     board = json.loads((DEPLOY / "grafana.json").read_text(encoding="utf-8"))
     ids = [panel["id"] for panel in board["panels"]]
