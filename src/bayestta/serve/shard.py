@@ -126,13 +126,18 @@ class Shard:
                     return
                 slot = self._slots[idle[0]]
                 slot.users += 1
-            slot.turn.enter(reading=False)
             try:
-                self._save(slot)
+                self._put_away(slot)
             finally:
-                self._drop(slot)
-                slot.turn.leave()
                 self._unpin(idle[0], slot)
+
+    def _put_away(self, slot: Slot) -> None:
+        slot.turn.enter(reading=False)
+        try:
+            self._save(slot)
+        finally:
+            self._drop(slot)
+            slot.turn.leave()
 
     def _save(self, slot: Slot) -> None:
         if slot.hosted is not None and slot.archive is not None and slot.archive.since >= CHEAP:
@@ -144,12 +149,7 @@ class Shard:
         with self._lock:
             slots = list(self._slots.values())
         for slot in slots:
-            slot.turn.enter(reading=False)
-            try:
-                self._save(slot)
-            finally:
-                self._drop(slot)
-                slot.turn.leave()
+            self._put_away(slot)
 
     # --- the life of an adapter ---
 
