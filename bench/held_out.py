@@ -14,7 +14,7 @@ from _tables import gain, load, markdown_table, pivot, sketch, spread, stream
 from bayestta.evaluation.result import Result
 from bayestta.report.groups import name
 
-PARTS = ("features", "tower", "both", "both, refined")
+PARTS = ("features", "tower", "both", "default")
 PER_CLASS = "per class, no guard"
 
 
@@ -61,7 +61,7 @@ def per_class(results: Sequence[Result]) -> str:
         for run in results
         if name(run) == "both" and run.order == "time" and stream(run) in where
     ]
-    titles = {"both": "shared (default)", PER_CLASS: "one per class, no guard"}
+    titles = {"both": "shared", PER_CLASS: "one per class, no guard"}
     rows = sorted(here, key=lambda run: (run.model, run.data, name(run)))
     return pivot(rows, stream, lambda run: titles[name(run)], lambda run: run.accuracy, "accuracy")
 
@@ -69,8 +69,8 @@ def per_class(results: Sequence[Result]) -> str:
 def tables(results: Sequence[Result]) -> str:
     return "\n\n".join(
         [
-            "Gain over zero-shot of the statistics of the features, those of the tower, both (the "
-            "default), and both with refinement.",
+            "Gain over zero-shot of the statistics of the features, those of the tower, both, and the "
+            "default, which adds refinement.",
             parts(results),
             "One class makes up the share (`skewed`), or classes come one after the other.",
             orders(results),

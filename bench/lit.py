@@ -24,7 +24,7 @@ from bayestta.models import lit
 from bayestta.models._preprocess import Preprocess
 from bayestta.models._text import classifier, templates
 
-WIDTHS, SCALES = (4.0, 6.0, 8.0, 12.0), (12.0, 16.0, 18.6, 21.0, 40.0)
+WIDTHS, SCALES = (4.0, 6.0, 9.0, 12.0), (12.0, 16.0, 18.1, 21.0, 40.0)
 PROMPTS = {"names alone": ["{}"], "a photo of a": templates("single"), "seven": templates("seven")}
 Text = dict[str, Tensor]
 
@@ -42,10 +42,11 @@ def encode(model: lit.Lit, data: Data, domain: str, limit: int | None) -> tuple[
 def with_width(model: lit.Lit, width: float) -> lit.TextHead:
     """The text head as another width of the kernel makes it.
 
-    The rows of the regression are recovered from the stored solution, K A V = R V.
+    The rows of the regression are recovered from the stored solution, (K + ridge) A V = R V.
     """
     names = model.head.names.double()
-    ridge = lit.RIDGE * torch.eye(len(names), dtype=names.dtype)
+    sizes = torch.tensor([len(each) for each in lit.synonyms()])
+    ridge = lit.RIDGE * torch.diag(sizes.repeat_interleave(sizes).to(names))
     targets = (lit.kernel(names, names) + ridge) @ model.head.rows.double()
     gram = torch.exp(width * (names @ names.T - 1)) + ridge
     head = lit.TextHead(model.head.names, torch.linalg.solve(gram, targets).float())

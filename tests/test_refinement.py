@@ -65,10 +65,13 @@ def test_a_step_is_adam_on_sharp_targets_and_a_little_back():
     own = {key: v.clone().requires_grad_() for key, v in refinement.tuned.start.items()}
     doubt = sum((a.argmax(1) != s.argmax(1)).sum().item() for _, a, s in seen) / GROUP
     adam = torch.optim.Adam(own.values(), lr=1e-3 * min(MOST, (doubt / FULL) ** 2))
-    loss = torch.zeros(())
-    for x, answer, _ in seen:
-        target = (SHARP * answer).softmax(1)
-        loss = loss - (target * encode(x, own).log_softmax(1)).sum() / GROUP
+    loss, use = torch.zeros(()), []
+    for x, answer, sketch in seen:
+        target, logits = (SHARP * answer).softmax(1), encode(x, own)
+        loss = loss - (target * logits.log_softmax(1)).sum() / GROUP
+        use.append(sketch.softmax(1).mean(0))
+        used = torch.stack(use).mean(0)  # as long as the memory is not full
+        loss = loss + (logits.softmax(1) * used.log()).sum() / GROUP
     loss.backward()
     adam.step()
     first = refinement.learn(*seen[0], encode, even=True)

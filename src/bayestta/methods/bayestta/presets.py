@@ -57,10 +57,8 @@ class BayesTTASettings(AnyForm):
     statistics: bool = setting(
         True, "Let the stream choose the statistics of pixels and BatchNorms."
     )
-    refine: bool = setting(
-        False, "Move the norms of the image tower; it does not pay on average (docs/method.md)."
-    )
-    lr: float = setting(4e-3, "Learning rate of Adam.", least=0)
+    refine: bool = setting(True, "Move the norms of the image tower where answers differ.")
+    lr: float = setting(2e-3, "Learning rate of Adam.", least=0)
     share: float = setting(0.25, "Share of the images that get a gradient.", above=0, most=1)
     gate: float = setting(
         0.02,

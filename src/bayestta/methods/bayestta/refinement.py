@@ -1,4 +1,5 @@
-"""Refinement of the tower's norms, Eqs. 29 and 30: sharp targets, a pull to the source, a gate.
+"""Refinement of the tower's norms, Eqs. 29 and 30: sharp and even targets, a pull to the source,
+a gate.
 
 Every step is judged before the next answer: undone if it moved answers too far at once, and all
 undone if the witnesses of the trials speak for the pristine tensors, then or later.
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bayestta.methods._tuned import Averaged, Tuned
-from bayestta.methods.bayestta.trials import AGAINST, witnesses
+from bayestta.methods.bayestta.trials import witnesses
 from bayestta.models._norms import norm_parameters
 from bayestta.models.base import VLM
 from bayestta.state import StatefulPart
@@ -24,9 +25,10 @@ PULL = 0.01  # towards the source weights, after each step
 PROBE = 6  # images that judge a step
 LEAP = 0.3  # total variation between answers before and after one step, from which it is undone
 KEEP, ENOUGH = 72, 24  # judged images that are kept, and from which on they are heard
-FULL, MOST = 0.05, 4.0  # doubt at which the rate is `lr`, and the most that it is multiplied by
+AGAINST = 3.0  # standard errors at which a witness is: it is asked after every step
+FULL, MOST = 0.05, 2.0  # doubt at which the rate is `lr`, and the most that it is multiplied by
 RETURNS = 3  # after which refinement is over for good
-MEMORY = 128.0  # images over which disagreement is averaged
+MEMORY = 128.0  # images over which disagreement, and the use of classes, are averaged
 
 
 class Refinement(StatefulPart):
@@ -71,6 +73,7 @@ class Refinement(StatefulPart):
         self.add_state("unjudged", 0.0, least=0)
         self.add_state("doubt", 0.0, least=0, most=1)
         self.add_state("seen", 0.0, least=0)
+        self.add_state("used", torch.full((classes,), 1 / classes), merge="mean", least=0, most=1)
         self.add_state("moved", False, merge=lambda mine, theirs, share: mine or theirs)
         self.add_state("steps", 0, merge="sum", least=0)
         self.add_state("passed", 0, merge="sum", least=0)
@@ -80,7 +83,8 @@ class Refinement(StatefulPart):
     owed: float  # images that a gradient is due for
     unjudged: float  # images that are due to be judged, between steps
     doubt: float  # share of images on which answer and sketch differ
-    seen: float  # images in `doubt`
+    seen: float  # images in `doubt` and `used`
+    used: Tensor  # (K,) mean of the sketch's probabilities
     moved: bool
     steps: int
     passed: int  # images that the gate let pass
@@ -122,6 +126,7 @@ class Refinement(StatefulPart):
         share, self.seen = n / (self.seen + n), min(self.seen + n, MEMORY)
         differ = float((answer.argmax(1) != sketch.argmax(1)).float().mean())
         self.doubt += share * (differ - self.doubt)
+        self.used = self.used.lerp(sketch.softmax(1).mean(0).to(self.used), share)
         if self.returns >= RETURNS or self.doubt < self.gate or not even:
             return self._watch(x, encode) if self.moved else ""
         self.owed += self.share * n
@@ -138,10 +143,15 @@ class Refinement(StatefulPart):
 
     @torch.enable_grad()
     def _backward(self, x: Tensor, answer: Tensor, encode: Sketch) -> Tensor:
-        """Add the gradient of Eq. 29, with sharp targets; logits of the same pass."""
+        """Add the gradient of Eq. 29, with sharp targets; logits of the same pass.
+
+        And of minus the entropy of the classes' use: sharp targets alone teach the tower to prefer
+        the classes that it prefers.
+        """
         logits = encode(x, self.tuned)
         target = (SHARP * answer).softmax(1).to(logits.dtype)
-        loss = -(target * logits.log_softmax(1)).sum()
+        used = self.used.clamp_min(1e-6).log().to(logits)
+        loss = (logits.softmax(1) @ used).sum() - (target * logits.log_softmax(1)).sum()
         tensors = list(self.tuned.values())
         gradients = torch.autograd.grad(loss, tensors, allow_unused=True)
         for key, gradient in zip(self.tuned, gradients, strict=True):
