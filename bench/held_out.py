@@ -69,8 +69,8 @@ def per_class(results: Sequence[Result]) -> str:
 def tables(results: Sequence[Result]) -> str:
     return "\n\n".join(
         [
-            "Gain over zero-shot of the statistics of the features, those of the tower, both, and the "
-            "default, which adds refinement.",
+            "Gain over zero-shot of the statistics of the features, those of the tower, both, and "
+            "the default, which adds refinement.",
             parts(results),
             "One class makes up the share (`skewed`), or classes come one after the other.",
             orders(results),

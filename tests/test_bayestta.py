@@ -12,6 +12,7 @@ from torch.nn import functional
 from bayestta.maths import stats
 from bayestta.methods.bayestta.fusion import Fusion, lean
 from bayestta.methods.bayestta.method import BayesTTA
+from bayestta.methods.bayestta.refinement import SLOWER
 from fake_vlm import Fake, names, world
 from literal_bayestta import Paper, Released
 
@@ -615,7 +616,7 @@ def test_refinements_merge():
     assert (mine.count, mine.steps, mine.returns) == (count, steps, 2)
     torch.testing.assert_close(mine.gradient[key], gradient)
     torch.testing.assert_close(mine.tuned[key].detach(), tensor)
-    assert mine._rate == pytest.approx(2e-5)
+    assert mine._rate == pytest.approx(2e-3 * SLOWER**2)
     copy = make(adapter.model, **learns)
     copy.load_state(adapter.state())
     assert torch.equal(copy.adapt(rest[0]), adapter.adapt(rest[0]))

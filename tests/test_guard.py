@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from bayestta.methods import make_adapter
 from bayestta.methods.bayestta.method import BayesTTA
+from bayestta.methods.bayestta.refinement import SLOWER
 from bayestta.methods.guard import MEMORY, Guard, effective_classes
 from bayestta.methods.guarded import Guarded
 from fake_vlm import names, world
@@ -242,7 +243,7 @@ def test_a_return_slows_refinement_that_had_moved():
     assert (adapter.caution, adapter.refinement.returns) == (1, 1)
     assert not adapter.refinement.moved
     rate = adapter.refinement.tuned.optimiser.param_groups[0]["lr"]
-    assert rate == pytest.approx(0.1 * adapter.settings.lr)
+    assert rate == pytest.approx(SLOWER * adapter.settings.lr)
 
 
 @pytest.mark.parametrize("factor", [1, 100, 1000])

@@ -14,6 +14,7 @@ from bayestta.methods.bayestta.refinement import (
     PULL,
     RETURNS,
     SHARP,
+    SLOWER,
     Pairs,
     Refinement,
 )
@@ -165,7 +166,7 @@ def test_a_leap_is_undone_and_the_rate_falls():
     assert at_start(refinement)
     assert refinement.tensors is None
     assert (refinement.returns, refinement.count) == (1, 0)
-    assert rate(refinement) == pytest.approx(5.0)
+    assert rate(refinement) == pytest.approx(50.0 * SLOWER)
     assert not refinement.tuned.optimiser.state
 
 
@@ -198,7 +199,7 @@ def test_the_witnesses_call_all_of_it_back(word):
     assert at_start(refinement)
     assert not refinement.moved
     assert refinement.returns == RETURNS  # it never got better
-    assert rate(refinement) == pytest.approx(1e-6)
+    assert rate(refinement) == pytest.approx(1e-3 * SLOWER**RETURNS)
 
 
 def test_tensors_that_rest_are_judged_too():

@@ -25,9 +25,9 @@ PULL = 0.01  # towards the source weights, after each step
 PROBE = 6  # images that judge a step
 LEAP = 0.3  # total variation between answers before and after one step, from which it is undone
 KEEP, ENOUGH = 72, 24  # judged images that are kept, and from which on they are heard
-AGAINST = 3.0  # standard errors at which a witness is: it is asked after every step
+AGAINST = (3.0, 2.0)  # standard errors at which a witness is, at first and after a return
 FULL, MOST = 0.05, 2.0  # doubt at which the rate is `lr`, and the most that it is multiplied by
-RETURNS = 3  # after which refinement is over for good
+SLOWER, RETURNS = 0.03, 3  # the rate after each return; returns after which it is over for good
 MEMORY = 128.0  # images over which disagreement, and the use of classes, are averaged
 
 
@@ -38,7 +38,7 @@ class Refinement(StatefulPart):
     ----------
     lr
         Learning rate of Adam where answer and sketch differ on 5 % of the images. It goes with the
-        square of that share, as there is that much to be won; a tenth of it after each return.
+        square of that share, as there is that much to be won; a thirtieth of it after each return.
     share
         Share of the images that go through the tower with a gradient.
     gate
@@ -94,7 +94,7 @@ class Refinement(StatefulPart):
 
     @property
     def _rate(self) -> float:
-        return self.lr * 0.1**self.returns
+        return self.lr * SLOWER**self.returns
 
     def reset(self) -> None:
         self.reset_state()
@@ -199,9 +199,9 @@ class Refinement(StatefulPart):
         self.judged.add(mine.cpu(), source)
         if len(self.judged.second) < ENOUGH:
             return ""
-        gains = witnesses(self.judged.first, self.judged.second)
+        gains, against = witnesses(self.judged.first, self.judged.second), AGAINST[self.returns > 0]
         for name, gain in zip(("sure", "even"), gains, strict=True):
-            if gain.mean() + AGAINST * gain.std() / len(gain) ** 0.5 < 0:
+            if gain.mean() + against * gain.std() / len(gain) ** 0.5 < 0:
                 self.tuned.assign(self.tuned.start)
                 self.moved = False
                 self.judged.reset()
@@ -220,7 +220,7 @@ class Refinement(StatefulPart):
     def slow_down(self, returns: int) -> None:
         """Go on as after so many returns."""
         self.returns = returns
-        self.tuned.reset(optimiser_only=True)  # no moments, and a tenth of the rate each
+        self.tuned.reset(optimiser_only=True)  # no moments, and a lower rate
 
 
 class Pairs(StatefulPart):
