@@ -43,7 +43,7 @@ SPEC = {
 TEXT = {"tpt": (2, 1), "histpt": (2, 1), "adaprompt": (6, 3)}  # passes per image, or a batch
 # Small memories, so that two batches fill them and a step costs what it costs in the long run.
 FULL = {"rotta": {"capacity": 3, "every": 4}, "adaprompt": {"capacity": 2, "confidence": 0.0}}
-FULL["bayestta"] = {"statistics": False}  # no trial at the start
+FULL["bayestta"] = {"statistics": False, "refine": False}  # what a stream at rest costs
 
 
 @pytest.fixture(scope="module")

@@ -103,7 +103,11 @@ class VLM:
     @property
     def dtype(self) -> torch.dtype:
         """The type of the largest weight: norms stay in float32."""
-        return max(self.visual.parameters(), key=lambda parameter: parameter.numel()).dtype
+        return self._largest.dtype
+
+    @cached_property
+    def _largest(self) -> nn.Parameter:
+        return max(self.visual.parameters(), key=lambda parameter: parameter.numel())
 
     @property
     def fingerprint(self) -> str:

@@ -63,8 +63,7 @@ class Local:
         self.shard = Shard(model, store, on_change=self._changed)
         self.changes = Changes(self.shard)
         self.encoder = Encoder(model, self.limits, self.metrics.encoded)
-        self._threads = ThreadPoolExecutor(16, thread_name_prefix="work")
-        self._steps = ThreadPoolExecutor(16, thread_name_prefix="steps")
+        self._threads, self._steps = _workers("work"), _workers("steps")
         # one thread per adapter at most: a busy one does not keep the others waiting
         self._writers: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -147,6 +146,13 @@ class Local:
         self._threads.shutdown()
         self._steps.shutdown()
         self.store.close()
+
+
+def _workers(name: str) -> ThreadPoolExecutor:
+    """Threads that leave the other cores to the encoder: their tensors are small."""
+    return ThreadPoolExecutor(
+        16, thread_name_prefix=name, initializer=torch.set_num_threads, initargs=(1,)
+    )
 
 
 def preprocess(model: VLM, images: Sequence[Image.Image]) -> Tensor:
