@@ -24,13 +24,14 @@ ALONE, PAIR = 0.1, 1.7  # answers of one class, where the sketch uses two: half 
 UNSURE, SPREAD, SURE, NARROW = 0.3, 0.2, 0.15, 0.75  # see `_reason`
 
 
-def effective_classes(mean: Tensor) -> float:
-    """exp of the entropy of a class distribution: K when it is even, 1 when one class takes all.
+def effective_classes(use: Tensor) -> float:
+    """exp of the entropy of the use of classes: K when it is even, 1 when one class takes all.
 
-    >>> effective_classes(torch.tensor([0.5, 0.5, 0.0]))
+    >>> effective_classes(torch.tensor([8.0, 8.0, 0.0]))
     2.0
     """
-    return math.exp(float(torch.special.entr(mean.double()).sum()))
+    share = use.double() / use.sum().clamp_min(1e-300)
+    return math.exp(float(torch.special.entr(share).sum()))
 
 
 class Guard:
@@ -117,9 +118,7 @@ class Guard:
         self.sums[1:7] += torch.stack([values.sum() for values in (*sure, *given)])
         total = float(self.sums[0])
         agreement, mine, theirs, evened, gives, even_gives = (self.sums[1:7] / total).tolist()
-        used, expected = (
-            effective_classes(part / part.sum()) for part in self.sums[7 : 7 + 2 * K].view(2, K)
-        )
+        used, expected = map(effective_classes, self.sums[7 : 7 + 2 * K].view(2, K))
         kinship = max(gives / theirs, even_gives / evened)
         reason = self._reason(total, kinship, used, expected, mine, theirs)
         self.age = 0.0 if reason else self.age + n

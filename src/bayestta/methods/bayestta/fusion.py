@@ -5,10 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bayestta.methods.guard import effective_classes
 from bayestta.state import StatefulPart
 
 STEADY = 64.0  # samples after which a running value counts half
 ENOUGH = 15.0  # samples per class at which the discriminants get half of their weight
+MANY = 0.85  # effective classes over K, below which the weight falls with their square
 LEAN, SMOOTH = 0.1, 5.0  # power of the class counts in the answer, and what is added to each
 TINY = 1e-300
 
@@ -18,8 +20,9 @@ class Fusion(StatefulPart):
 
     A Gaussian score in D dimensions is of the order of D, a logit of the order of the model's
     scale. The discriminants are scaled to vary over the classes as much as the sketch does, so that
-    a weight of 1 counts both alike for every model. The weight grows with the evidence and falls
-    where the two agree, because there is then nothing to be won: sooner where the stream is even.
+    a weight of 1 counts both alike for every model. The weight grows with the evidence, and falls
+    where that is of few classes, which says little of the others, and where the two agree, because
+    there is then nothing to be won: sooner where the stream is even.
 
     Parameters
     ----------
@@ -45,7 +48,8 @@ class Fusion(StatefulPart):
     def weight(self, count: Tensor, trust: float) -> float:
         """The weight of the discriminants, given the evidence per class (K,)."""
         each = float(count.mean())
-        grown = self.most * each / (each + ENOUGH)
+        few = min(1.0, effective_classes(count) / (MANY * len(count)))
+        grown = self.most * few**2 * each / (each + ENOUGH)
         if not self.doubt:
             return grown
         differing = float(self.gauge[3] / self.gauge[0].clamp_min(TINY)) / self.doubt

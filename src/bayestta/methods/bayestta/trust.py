@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bayestta.methods.guard import effective_classes
 from bayestta.state import StatefulPart
 
 EVEN = (0.8, 0.95)  # effective classes of the sketch over K: no trust below, all of it above
@@ -37,9 +38,7 @@ class Trust(StatefulPart):
     @property
     def value(self) -> float:
         """From 0, the sketch has its say, to 1, the fused answer labels alone."""
-        total = self.used.sum()
-        if not total > 0:
+        if not self.used.sum() > 0:
             return 0.0
-        entropy = torch.special.entr(self.used / total).sum()
-        share = float(entropy.exp()) / len(self.used)
+        share = effective_classes(self.used) / len(self.used)
         return min(1.0, max(0.0, (share - EVEN[0]) / (EVEN[1] - EVEN[0])))
