@@ -169,6 +169,8 @@ class Guard:
             if kept:
                 self._check(kept)
         sums = matching("sums", rest.get("sums"), self.sums)
+        if bool((sums[: 7 + 2 * self.K] < 0).any()):
+            raise ValueError("sums of counts and probabilities are negative.")
         age = matching("age", rest.get("age"), 0.0, least=0)
         events = rest.get("events")
         if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):

@@ -96,8 +96,8 @@ def _check(found: Features) -> None:
             raise ValueError(f"{key} is {str(found.header[key])[:60]}")
     for name in ("images", "text"):
         tensor = getattr(found, name)
-        if tensor.ndim != 2 or not tensor.is_floating_point() or not is_sound(tensor):
-            raise ValueError(f"{name} are no table of finite numbers")
+        if tensor.ndim != 2 or tensor.dtype != torch.float32 or not is_sound(tensor):
+            raise ValueError(f"{name} are no table of finite float32")
     (N, D), (P, width) = found.images.shape, found.text.shape
     sizes, lines = found.header["sizes"], found.header["prompts"]
     if sum(sizes) != N or len(sizes) != len(set(found.header["domains"])):
