@@ -45,8 +45,6 @@ SMALL: dict[str, dict[str, object]] = {  # less of the same, unless the file say
     "watt": {"rounds": 1, "steps_each": 1},
 }
 
-THINNED = ("safety", "held_out")  # each stream in each order and form, with one model and batch
-
 
 def picture(path: Path, seed: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,6 +118,20 @@ def small(run: Run, root: Path, context: Path, features: Path) -> Run:
     )
 
 
+def covering(runs: list[Run]) -> list[Run]:
+    """Runs among which is every stream, every form of a method on every model, and every order."""
+    seen: set[str] = set()
+    kept = []
+    for run in runs:
+        stream = f"{run.data} {run.options} {run.split}"
+        form = f"{run.model} {run.method} {run.settings} {run.label} {run.guard}"
+        new = {stream, form, f"{run.order} {run.orders} {run.rounds} {run.batch_size}"} - seen
+        if new:
+            kept.append(run)
+            seen |= new
+    return kept
+
+
 @pytest.mark.parametrize("name", sorted(BY_HAND))
 def test_stand_ins_are_whole(name: str, stand_ins: Path) -> None:
     data = load_data(name, root=stand_ins)
@@ -131,11 +143,7 @@ def test_stand_ins_are_whole(name: str, stand_ins: Path) -> None:
 def test_a_few_images(
     name: str, stand_ins: Path, context: Path, features: Path, tmp_path: Path
 ) -> None:
-    runs = read_bench(BENCH / f"{name}.toml")
-    first = min(run.seed for run in runs)
-    runs = [run for run in runs if run.seed == first]
-    if name in THINNED:
-        runs = list({(run.data, run.method, run.order, run.label): run for run in runs}.values())
+    runs = covering(read_bench(BENCH / f"{name}.toml"))
     chosen = {run.file: run for run in (small(run, stand_ins, context, features) for run in runs)}
     results, failed = run_bench(list(chosen.values()), tmp_path / "runs", cache_gb=0)
     assert failed == {}
