@@ -143,15 +143,20 @@ def test_a_second_server_is_refused_and_the_first_ends_politely(tmp_path):
     assert second.returncode == 2
     assert "is in use by another server" in " ".join(second.stderr.split())
     answers: list[int] = []
+    connected = threading.Barrier(9)
 
     def send(i: int) -> None:
         sent = body(rows(i, 64), f"r{i}")
-        answers.append(httpx.post(f"{url}/v2/models/cam/infer", json=sent, timeout=60).status_code)
+        with httpx.Client(base_url=url, timeout=60) as client:
+            client.get("/v2/health/live")  # so that the server has accepted the connection
+            connected.wait()
+            answers.append(client.post("/v2/models/cam/infer", json=sent).status_code)
 
     with httpx.stream("GET", f"{url}/v1/events", timeout=60) as live:  # an open page
         threads = [threading.Thread(target=send, args=(i,)) for i in range(8)]
         for thread in threads:
             thread.start()
+        connected.wait()
         time.sleep(0.3)
         first.terminate()
         for _ in live.iter_lines():
