@@ -181,7 +181,7 @@ def test_a_thousand_adapters_with_fifty_in_memory(tmp_path):
                     sent = body(rows(turn), f"t{turn}")
                     answer = client.post(f"/v2/models/cam-{i}/infer", json=sent)
                     assert answer.status_code == 200, answer.text
-            loaded = re.search(r"bayestta_adapters_loaded (\S+)", client.get("/metrics").text)
+            loaded = re.search(r"(?m)^bayestta_adapters_loaded (\S+)", client.get("/metrics").text)
             assert loaded
             assert float(loaded[1]) <= 50
             assert len(client.get("/v1/adapters").json()["adapters"]) == 1000
