@@ -15,9 +15,10 @@ from bayestta.methods.bayestta.refinement import (
     RETURNS,
     SHARP,
     SLOWER,
-    Pairs,
+    SURE,
     Refinement,
 )
+from bayestta.methods.bayestta.trials import Pairs
 from bayestta.models.base import place
 from conftest import tiny_vlm
 from fake_vlm import world
@@ -279,3 +280,11 @@ def test_it_works_inside_no_grad():
             a = one.adapt(x)
         assert torch.equal(a, two.adapt(x))
     assert one.refinement.steps == two.refinement.steps
+
+
+def test_an_unsure_sketch_is_not_taught_to_be_sure():
+    refinement, encode, batches = made(gate=0.01)
+    for x, answer, sketch in batches:
+        refinement.learn(x, answer, 0.01 * sketch, encode, even=True)
+    assert refinement.sure < SURE
+    assert (refinement.steps, refinement.passed) == (0, 0)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bayestta.methods._tuned import Averaged, Tuned
-from bayestta.methods.bayestta.trials import witnesses
+from bayestta.methods.bayestta.trials import Pairs, witnesses
 from bayestta.models._norms import norm_parameters
 from bayestta.models.base import VLM
 from bayestta.state import StatefulPart
@@ -28,7 +28,8 @@ KEEP, ENOUGH = 72, 24  # judged images that are kept, and from which on they are
 AGAINST = (3.0, 2.0)  # standard errors at which a witness is, at first and after a return
 FULL, MOST = 0.05, 2.0  # doubt at which the rate is `lr`, and the most that it is multiplied by
 SLOWER, RETURNS = 0.03, 3  # the rate after each return; returns after which it is over for good
-MEMORY = 128.0  # images over which disagreement, and the use of classes, are averaged
+SURE = 0.6  # mean confidence of the sketch below which it would only be taught to be sure
+MEMORY = 128.0  # images over which doubt, confidence and the use of classes are averaged
 
 
 class Refinement(StatefulPart):
@@ -42,7 +43,8 @@ class Refinement(StatefulPart):
     share
         Share of the images that go through the tower with a gradient.
     gate
-        Share of images on which answer and sketch differ, below which the tower is left alone.
+        Share of images on which answer and sketch differ, below which the tower is left alone, as
+        it is where the sketch is unsure; 0 leaves it alone in neither case.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Refinement(StatefulPart):
         self.add_state("unjudged", 0.0, least=0)
         self.add_state("doubt", 0.0, least=0, most=1)
         self.add_state("seen", 0.0, least=0)
+        self.add_state("sure", 0.0, least=0, most=1)
         even = torch.full((classes,), 1 / classes, device=model.device)
         self.add_state("used", even, merge="mean", least=0, most=1)
         self.add_state("moved", False, merge=lambda mine, theirs, share: mine or theirs)
@@ -84,7 +87,8 @@ class Refinement(StatefulPart):
     owed: float  # images that a gradient is due for
     unjudged: float  # images that are due to be judged, between steps
     doubt: float  # share of images on which answer and sketch differ
-    seen: float  # images in `doubt` and `used`
+    seen: float  # images in `doubt`, `sure` and `used`
+    sure: float  # mean confidence of the sketch
     used: Tensor  # (K,) mean of the sketch's probabilities
     moved: bool
     steps: int
@@ -127,8 +131,11 @@ class Refinement(StatefulPart):
         share, self.seen = n / (self.seen + n), min(self.seen + n, MEMORY)
         differ = float((answer.argmax(1) != sketch.argmax(1)).float().mean())
         self.doubt += share * (differ - self.doubt)
-        self.used = self.used.lerp(sketch.softmax(1).mean(0).to(self.used), share)
-        if self.returns >= RETURNS or self.doubt < self.gate or not even:
+        p = sketch.softmax(1)
+        self.sure += share * (float(p.amax(1).mean()) - self.sure)
+        self.used = self.used.lerp(p.mean(0).to(self.used), share)
+        shut = self.gate > 0 and (self.doubt < self.gate or self.sure < SURE)
+        if shut or not even or self.returns >= RETURNS:
             return self._watch(x, encode) if self.moved else ""
         self.owed += self.share * n
         take = min(int(self.owed), n)
@@ -222,30 +229,3 @@ class Refinement(StatefulPart):
         """Go on as after so many returns."""
         self.returns = returns
         self.tuned.reset(optimiser_only=True)  # no moments, and a lower rate
-
-
-class Pairs(StatefulPart):
-    """At most so many recent pairs of tensors: images with their answers, or answers of two.
-
-    `like` is a first of them; of no elements where its shape is not known.
-    """
-
-    def __init__(self, most: int, like: Tensor, classes: int) -> None:
-        self.most, self.like = most, like
-        self.add_state("first", like.new_zeros(0, *like.shape), grows=True)
-        self.add_state("second", torch.zeros(0, classes), grows=True)
-
-    first: Tensor
-    second: Tensor
-
-    def add(self, first: Tensor, second: Tensor) -> None:
-        first, second = first.detach().to(self.like), second.detach().to(self.second)
-        if len(self.second):
-            earlier = self.first.to(first.device)  # a file has no device
-            first, second = torch.cat([earlier, first]), torch.cat([self.second, second])
-        self.first, self.second = first[-self.most :].clone(), second[-self.most :].clone()
-
-    def check_state(self) -> None:
-        n, m = len(self.first), len(self.second)
-        if n != m or m > self.most:
-            raise ValueError(f"{n} and {m} entries are not at most {self.most} pairs.")

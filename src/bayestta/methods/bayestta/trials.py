@@ -116,3 +116,30 @@ class Answers(StatefulPart):
     def check_state(self) -> None:
         if len(self.rows) != len(self.tried):
             raise ValueError(f"{len(self.rows)} answers do not match {len(self.tried)} trials.")
+
+
+class Pairs(StatefulPart):
+    """At most so many recent pairs of tensors: images with their answers, or answers of two.
+
+    `like` is a first of them; of no elements where its shape is not known.
+    """
+
+    def __init__(self, most: int, like: Tensor, classes: int) -> None:
+        self.most, self.like = most, like
+        self.add_state("first", like.new_zeros(0, *like.shape), grows=True)
+        self.add_state("second", torch.zeros(0, classes), grows=True)
+
+    first: Tensor
+    second: Tensor
+
+    def add(self, first: Tensor, second: Tensor) -> None:
+        first, second = first.detach().to(self.like), second.detach().to(self.second)
+        if len(self.second):
+            earlier = self.first.to(first.device)  # a file has no device
+            first, second = torch.cat([earlier, first]), torch.cat([self.second, second])
+        self.first, self.second = first[-self.most :].clone(), second[-self.most :].clone()
+
+    def check_state(self) -> None:
+        n, m = len(self.first), len(self.second)
+        if n != m or m > self.most:
+            raise ValueError(f"{n} and {m} entries are not at most {self.most} pairs.")
