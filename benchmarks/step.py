@@ -35,8 +35,8 @@ LIGHTS = (1.0, 0.3, 1.7, 0.5)  # of the stream that moves
 STAY = 128  # images between two jumps
 FORMS: dict[str, dict[str, Any]] = {
     "default": {},
-    "refine": {"refine": True},
-    "refine, gate open": {"refine": True, "gate": 0.0},
+    "refine=False": {"refine": False},
+    "gate open": {"gate": 0.0},
     "released": {"preset": "released"},
     "paper": {"preset": "paper"},
 }
