@@ -288,3 +288,17 @@ def test_an_unsure_sketch_is_not_taught_to_be_sure():
         refinement.learn(x, answer, 0.01 * sketch, encode, even=True)
     assert refinement.sure < SURE
     assert (refinement.steps, refinement.passed) == (0, 0)
+
+
+def test_a_stream_that_moves_sends_the_tower_back_to_the_source():
+    model = tiny_vlm("mini-rn")
+    adapter = BayesTTA(model, ["a", "b", "c"], gate=0.0, share=1.0, lr=1e-4)
+    dark = torch.randn(64, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    for _ in range(2):
+        adapter.adapt(dark)  # the trial of the start ends
+    adapter.adapt(dark)
+    adapter.refinement.moved, adapter.tower.left, adapter.tower.tokens = True, 0, 128.0
+    adapter.adapt(0.05 * dark + 2.0)
+    assert adapter.tower.tries_anew
+    assert not adapter.refinement.moved
+    assert at_start(adapter.refinement)

@@ -1,5 +1,4 @@
-"""BayesTTA, our form, in the order of the paper: sketch, test, statistics, discriminants,
-refinement. The published forms are in published.py."""
+"""BayesTTA, our form, in the order of the paper; the published forms are in published.py."""
 
 from __future__ import annotations
 
@@ -82,8 +81,7 @@ class BayesTTA(Adapter):
         for name in PARTS:
             if (part := getattr(self, name)) is not None:
                 self.add_state(name, part)
-        # the classes, factored
-        self._fitted: tuple[Tensor, Discriminant | None, Expected] | None = None
+        self._fitted: tuple[Tensor, Discriminant | None, Expected] | None = None  # factored
 
     # --- one step ---
 
@@ -127,6 +125,9 @@ class BayesTTA(Adapter):
             z = self.model.encode_image(x, tensors)
         else:
             z = self.tower.features(x, tensors)
+            if self.tower.tries_anew and self.refinement is not None and tensors is not None:
+                self.refinement.leave()
+                z, tensors = self.encode(x), None
         self.moves_tower = tensors is not None or bool(self.tower and self.tower.active)
         return z
 

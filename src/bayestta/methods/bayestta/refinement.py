@@ -216,6 +216,14 @@ class Refinement(StatefulPart):
                 return self._give_way(f"answers became less {name} than the source's")
         return ""
 
+    def leave(self) -> None:
+        """Back to the source: what the weights were tuned for is no more. No return, no blame."""
+        self.tuned.assign(self.tuned.start)
+        self.tuned.reset(optimiser_only=True)
+        self.judged.reset()
+        self._clear()
+        self.moved = False
+
     def _clear(self) -> None:
         self.gradient.reset()
         self.probe.reset()

@@ -79,6 +79,7 @@ class StreamTower(StatefulPart):
         self.answers = Answers(C, K)
         self.add_state("answers", self.answers)
 
+    tries_anew = False  # whether the last batch began a trial, as the stream had moved
     pixels: Moments
     active: int
     recent: Tensor
@@ -120,7 +121,7 @@ class StreamTower(StatefulPart):
     def features(self, x: Tensor, params: Mapping[str, Tensor] | None) -> Tensor:
         """Features of a batch under the statistics in use, after a trial if one is due."""
         x = x.to(self.model.device)
-        moved = self._watch(x)
+        moved, self.tries_anew = self._watch(x), False
         if moved and not self.lost:
             self.lost = True
             for moments in (self.pixels, *self.layers.values()):
@@ -129,7 +130,7 @@ class StreamTower(StatefulPart):
         if self.left == 0 and (moved or self.quiet >= self.patience):
             if self.tokens >= self._price:
                 self.left, self.quiet, self.lost = TRIAL, 0, False
-                self.trials += 1
+                self.trials, self.tries_anew = self.trials + 1, moved
                 self.patience = AGAIN[0] if moved else min(2 * self.patience, AGAIN[1])
                 self.answers.keep(0 if moved else KEPT)
             elif moved:  # no means to find out: the source
