@@ -292,7 +292,7 @@ def test_an_unsure_sketch_is_not_taught_to_be_sure():
 
 def test_a_stream_that_moves_sends_the_tower_back_to_the_source():
     model = tiny_vlm("mini-rn")
-    adapter = BayesTTA(model, ["a", "b", "c"], gate=0.0, share=1.0, lr=1e-4)
+    adapter = BayesTTA(model, ["a", "b", "c"])  # so unsure that the gate stays shut
     dark = torch.randn(64, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     for _ in range(2):
         adapter.adapt(dark)  # the trial of the start ends
