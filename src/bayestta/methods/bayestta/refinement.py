@@ -210,18 +210,20 @@ class Refinement(StatefulPart):
         gains, against = witnesses(self.judged.first, self.judged.second), AGAINST[self.returns > 0]
         for name, gain in zip(("sure", "even"), gains, strict=True):
             if gain.mean() + against * gain.std() / len(gain) ** 0.5 < 0:
-                self.tuned.assign(self.tuned.start)
-                self.moved = False
-                self.judged.reset()
+                self._restore()
                 return self._give_way(f"answers became less {name} than the source's")
         return ""
 
     def leave(self) -> None:
         """Back to the source: what the weights were tuned for is no more. No return, no blame."""
-        self.tuned.assign(self.tuned.start)
-        self.tuned.reset(optimiser_only=True)
-        self.judged.reset()
+        self._restore()
         self._clear()
+        self.tuned.reset(optimiser_only=True)
+
+    def _restore(self) -> None:
+        """The pristine tensors, and nothing to hold against them."""
+        self.tuned.assign(self.tuned.start)
+        self.judged.reset()
         self.moved = False
 
     def _clear(self) -> None:
