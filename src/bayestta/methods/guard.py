@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bayestta.adapter import Adapter
-from bayestta.matching import copied
+from bayestta.matching import copied, is_sound
 from bayestta.state import matching, taken
 
 EVENTS = 20  # returns that are told in detail, the latest
@@ -96,7 +96,7 @@ class Guard:
             adapter.load_state(kept, KEPT - {"guard"})
         adapter.caution, self.events = caution, events
         self._forget()
-        self.trial = self.good
+        self.trial = {key: copied(value) for key, value in self.good.items()}
 
     @torch.no_grad()
     def step(self, answer: Tensor, sketch: Tensor) -> dict[str, Any]:
@@ -155,11 +155,15 @@ class Guard:
     def summary(self) -> dict[str, Any]:
         return {"on": True, "returns": self.adapter.caution, "events": self.events}
 
+    def unsound(self) -> str | None:
+        """The sums, if they are; the states that are kept were sound when they were lived in."""
+        return None if is_sound(self.sums) else "sums"
+
     def state(self) -> dict[str, Any]:
-        own = {"sums": self.sums.clone(), "age": self.age, "events": self.events}
+        """A copy of the evidence; the states to return to are replaced, never changed."""
+        own = {"sums": self.sums.clone(), "age": self.age, "events": list(self.events)}
         for part in ("good", "trial"):
-            kept: dict[str, Any] = getattr(self, part)
-            own |= {f"{part}/{key}": copied(value) for key, value in kept.items()}
+            own |= {f"{part}/{key}": value for key, value in getattr(self, part).items()}
         return own
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -188,4 +192,4 @@ class Guard:
 
     def merge(self, other: Guard, share: float) -> None:
         """The merged state is the one to return to; evidence of collapse is each worker's own."""
-        self.good = self.trial = self.adapter.state(self.watched)
+        self.good, self.trial = (self.adapter.state(self.watched) for _ in range(2))

@@ -28,6 +28,7 @@ class Trust(StatefulPart):
     def __init__(self, text: Tensor) -> None:
         start = text.new_zeros(len(text), dtype=torch.float64)
         self.add_state("used", start, merge="sum", least=0)  # (K,)
+        self._known = start, 0.0  # a `used`, which is replaced and never changed, and its value
 
     used: Tensor
 
@@ -38,7 +39,8 @@ class Trust(StatefulPart):
     @property
     def value(self) -> float:
         """From 0, the sketch has its say, to 1, the fused answer labels alone."""
-        if not self.used.sum() > 0:
-            return 0.0
-        share = effective_classes(self.used) / len(self.used)
-        return min(1.0, max(0.0, (share - EVEN[0]) / (EVEN[1] - EVEN[0])))
+        if self._known[0] is not self.used:
+            share = effective_classes(self.used) / len(self.used)
+            value = min(1.0, max(0.0, (share - EVEN[0]) / (EVEN[1] - EVEN[0])))
+            self._known = self.used, value
+        return self._known[1]
