@@ -298,7 +298,9 @@ def test_a_stream_that_moves_sends_the_tower_back_to_the_source():
         adapter.adapt(dark)  # the trial of the start ends
     adapter.adapt(dark)
     adapter.refinement.moved, adapter.tower.left, adapter.tower.tokens = True, 0, 128.0
+    trials = adapter.tower.trials
     adapter.adapt(0.05 * dark + 2.0)
-    assert adapter.tower.tries_anew
+    assert adapter.tower.trials == trials + 1
+    assert adapter.refinement.returns == 1
     assert not adapter.refinement.moved
     assert at_start(adapter.refinement)

@@ -175,8 +175,8 @@ def test_the_rules_of_acceptance():
     good = {"score": 0.1, "score_error": 0.01, "confidence": 0.1, "confidence_error": 0.01}
     good |= {"evenness": 0.0, "evenness_error": 0.01, "n": LEAST}
 
-    def accepted(in_use=False, mixes=False, **changes):
-        return Verdict(**{**good, **changes}).accepted(in_use=in_use, mixes=mixes)
+    def accepted(in_use=False, **changes):
+        return Verdict(**{**good, **changes}).accepted(in_use=in_use)
 
     assert accepted()
     assert accepted(in_use=True, mixes=True)
@@ -194,17 +194,18 @@ def test_the_rules_of_acceptance():
     assert not accepted(confidence=0.005, mixes=True)
     assert accepted(in_use=True, confidence=-0.005)
     assert not accepted(in_use=True, confidence=-0.02)
-    assert not Verdict().accepted(in_use=False, mixes=False)
+    assert not Verdict().accepted(in_use=False)
 
 
 def test_surer_and_as_even_wins_but_surer_and_less_even_does_not():
     source = answers(32, 0.5)
-    better, collapsed = judge(answers(32, 0.7), source), judge(answers(32, 0.95, only=2), source)
-    assert better.accepted(in_use=False, mixes=True)
+    better = judge(answers(32, 0.7), source, mixes=True)
+    collapsed = judge(answers(32, 0.95, only=2), source)
+    assert better.accepted(in_use=False)
     assert collapsed.confidence > better.confidence
-    assert not collapsed.accepted(in_use=False, mixes=False)
-    assert not collapsed.accepted(in_use=True, mixes=False)
-    assert not judge(source, source).accepted(in_use=False, mixes=False)
+    assert not collapsed.accepted(in_use=False)
+    assert not collapsed.accepted(in_use=True)
+    assert not judge(source, source).accepted(in_use=False)
     assert judge(source[:3], source[:3]).n == 3
 
 
@@ -268,11 +269,17 @@ def small():
     return Counting(visual, text - text.mean(0), scale=12.0), draw
 
 
+def seen(tower, x):
+    """Features of the next batch of a stream."""
+    tower.look(x)
+    return tower.features(x, None)
+
+
 def run(model, stream):
     chosen, hits = StreamTower(model, model.table), []
     for x, y in stream:
         with torch.no_grad():
-            z = chosen.features(x, None)
+            z = seen(chosen, x)
         hits.append((model.logits(z, model.table).argmax(1) == y).float())
     return chosen, torch.cat(hits)
 
@@ -308,7 +315,7 @@ def test_a_change_of_light_is_noticed_and_left_again(small):
     stages = ([draw(32) for _ in range(10)], [dark(draw(32)) for _ in range(20)])
     for stream in (*stages, [draw(32) for _ in range(30)]):
         for x, _ in stream:
-            chosen.features(x, None)
+            seen(chosen, x)
         active.append(chosen.active)
     assert active[0] == 0
     assert active[1] != 0
@@ -322,7 +329,7 @@ def test_trials_stay_within_their_account(small, size):
     for step in range(1200 // size):
         batch = draw(size)
         x, _ = dark(batch) if (step * size // 100) % 2 else batch  # never at rest
-        chosen.features(x, None)
+        seen(chosen, x)
         n += size
     once = 16 * (len(chosen.candidates) - 1) + 3 * 32
     assert model.images >= n
@@ -339,7 +346,7 @@ def test_a_surer_but_less_even_candidate_is_refused(small, monkeypatch):
 
     monkeypatch.setattr(chosen, "encode", encode)
     for _ in range(6):
-        chosen.features(draw(32)[0], None)
+        seen(chosen, draw(32)[0])
     verdicts = chosen._verdicts()
     assert chosen.active == 0
     assert all(v.confidence > 0 > v.evenness for v in verdicts[1:])
@@ -349,14 +356,14 @@ def test_the_tower_goes_on_and_merges(small):
     model, draw = small
     first, second, third = (StreamTower(model, model.table) for _ in range(3))
     for _ in range(3):
-        first.features(dark(draw(8))[0], None)
+        seen(first, dark(draw(8))[0])
     assert 0 < first.left < 32
     second.load(first.state())
     x = [dark(draw(8))[0] for _ in range(12)]
     for one in x:
-        assert torch.equal(first.features(one, None), second.features(one, None))
+        assert torch.equal(seen(first, one), seen(second, one))
     assert first.active == second.active != 0
-    third.features(draw(8)[0], None)
+    seen(third, draw(8)[0])
     n = first.pixels.n + third.pixels.n
     third.merge(first, 0.9)
     assert third.active == first.active
@@ -365,4 +372,4 @@ def test_the_tower_goes_on_and_merges(small):
     fresh = StreamTower(model, model.table)
     assert first.active == 0
     y = draw(8)[0]
-    assert torch.equal(first.features(y, None), fresh.features(y, None))
+    assert torch.equal(seen(first, y), seen(fresh, y))

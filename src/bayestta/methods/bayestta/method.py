@@ -124,10 +124,10 @@ class BayesTTA(Adapter):
         if self.tower is None or x.ndim != 4:  # features, not pixels
             z = self.model.encode_image(x, tensors)
         else:
-            z = self.tower.features(x, tensors)
-            if self.tower.tries_anew and self.refinement is not None and tensors is not None:
+            if self.tower.look(x) and self.refinement is not None:
                 self.refinement.leave()
-                z, tensors = self.encode(x), None
+                tensors = None
+            z = self.tower.features(x, tensors)
         self.moves_tower = tensors is not None or bool(self.tower and self.tower.active)
         return z
 

@@ -215,10 +215,14 @@ class Refinement(StatefulPart):
         return ""
 
     def leave(self) -> None:
-        """Back to the source: what the weights were tuned for is no more. No return, no blame."""
-        self._restore()
-        self._clear()
-        self.tuned.reset(optimiser_only=True)
+        """Back to the source where weights were moved: what they were tuned for is no more.
+
+        It counts as a return: a stream that moves away once will do so again.
+        """
+        if self.moved:
+            self._restore()
+            self._clear()
+            self.slow_down(self.returns + 1)
 
     def _restore(self) -> None:
         """The pristine tensors, and nothing to hold against them."""

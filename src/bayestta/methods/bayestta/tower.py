@@ -10,7 +10,6 @@ from torch import Tensor
 from bayestta.methods.bayestta.trials import (
     LEAST,
     MARGIN,
-    PRICE,
     Answers,
     Verdict,
     judge,
@@ -79,7 +78,6 @@ class StreamTower(StatefulPart):
         self.answers = Answers(C, K)
         self.add_state("answers", self.answers)
 
-    tries_anew = False  # whether the last batch began a trial, as the stream had moved
     pixels: Moments
     active: int
     recent: Tensor
@@ -118,10 +116,10 @@ class StreamTower(StatefulPart):
         with self.model.lock, Blended(self.model.visual, self.layers, rho, learn=learn):
             return self.model.encode_image(x, tuned)
 
-    def features(self, x: Tensor, params: Mapping[str, Tensor] | None) -> Tensor:
-        """Features of a batch under the statistics in use, after a trial if one is due."""
+    def look(self, x: Tensor) -> bool:
+        """Take in the pixels of a batch; whether the stream has moved and a trial begins."""
         x = x.to(self.model.device)
-        moved, self.tries_anew = self._watch(x), False
+        moved, begins = self._watch(x), False
         if moved and not self.lost:
             self.lost = True
             for moments in (self.pixels, *self.layers.values()):
@@ -130,11 +128,16 @@ class StreamTower(StatefulPart):
         if self.left == 0 and (moved or self.quiet >= self.patience):
             if self.tokens >= self._price:
                 self.left, self.quiet, self.lost = TRIAL, 0, False
-                self.trials, self.tries_anew = self.trials + 1, moved
+                self.trials, begins = self.trials + 1, moved
                 self.patience = AGAIN[0] if moved else min(2 * self.patience, AGAIN[1])
                 self.answers.keep(0 if moved else KEPT)
             elif moved:  # no means to find out: the source
                 self.active = 0
+        return begins
+
+    def features(self, x: Tensor, params: Mapping[str, Tensor] | None) -> Tensor:
+        """Features of the batch just looked at, after a trial if one is due."""
+        x = x.to(self.model.device)
         if not self.left:
             return self.encode(x, self.active, params, learn=True)
         return self._trial(x, params)
@@ -213,7 +216,7 @@ class StreamTower(StatefulPart):
 
     def _verdicts(self) -> list[Verdict]:
         return [Verdict(0.0)] + [
-            judge(*self.answers.pair(c), price=PRICE if self.candidates[c][1] else 0.0)
+            judge(*self.answers.pair(c), mixes=self.candidates[c][1] > 0)
             for c in range(1, len(self.candidates))
         ]
 
@@ -223,8 +226,6 @@ class StreamTower(StatefulPart):
         if all(verdict.n < LEAST for verdict in verdicts[1:]):
             return self.active, verdicts
         passed = [
-            c
-            for c in range(1, len(verdicts))
-            if verdicts[c].accepted(in_use=c == self.active, mixes=self.candidates[c][1] > 0)
+            c for c in range(1, len(verdicts)) if verdicts[c].accepted(in_use=c == self.active)
         ]
         return max(passed, key=lambda c: verdicts[c].score, default=0), verdicts

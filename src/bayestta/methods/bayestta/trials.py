@@ -47,33 +47,34 @@ class Verdict:
     evenness: float = NEVER
     evenness_error: float = 0.0
     n: int = 0
+    mixes: bool = False
 
-    def accepted(self, *, in_use: bool, mixes: bool) -> bool:
+    def accepted(self, *, in_use: bool) -> bool:
         """Whether the tower may go by the candidate.
 
-        Not clearly less even; a newcomer better beyond noise and surer, clearly so if it `mixes`
-        the images of the stream, whose statistics one class alone can spoil; one in use stays while
-        it is not worse.
+        Not clearly less even; a newcomer better beyond noise and surer, clearly so if it mixes the
+        images of the stream, whose statistics one class alone can spoil; one in use stays while it
+        is not worse.
         """
         if self.n < LEAST or self.evenness + AGAINST * self.evenness_error < 0:
             return False
         if in_use:
             return self.score > 0 and self.confidence + self.confidence_error > 0
-        surer = self.confidence > (self.confidence_error if mixes else 0.0)
+        surer = self.confidence > (self.confidence_error if self.mixes else 0.0)
         return surer and self.score - SURE * self.score_error > MARGIN
 
 
-def judge(candidate: Tensor, source: Tensor, price: float = 0.0) -> Verdict:
+def judge(candidate: Tensor, source: Tensor, *, mixes: bool = False) -> Verdict:
     """The verdict on answers (n,K) of a candidate beside the source's on the same images."""
     n = len(candidate)
     if n < 4:
         return Verdict(n=n)
     sure, even = witnesses(candidate, source)
-    score = sure + EVEN * even - price
+    score = sure + EVEN * even - (PRICE if mixes else 0.0)
     first, second, third = (
         (float(values.mean()), float(values.std() / n**0.5)) for values in (score, sure, even)
     )
-    return Verdict(*first, *second, *third, n)
+    return Verdict(*first, *second, *third, n, mixes)
 
 
 def signature(x: Tensor) -> Tensor:
