@@ -28,6 +28,7 @@ KEEP, ENOUGH = 72, 24  # judged images that are kept, and from which on they are
 AGAINST = (3.0, 2.0)  # standard errors at which a witness is, at first and after a return
 FULL, MOST = 0.05, 2.0  # doubt at which the rate is `lr`, and the most that it is multiplied by
 SLOWER, RETURNS = 0.03, 3  # the rate after each return; returns after which it is over for good
+LEAVES = 4  # moves of the stream that slow refinement down as much as one return
 SURE = 0.6  # mean confidence of the sketch below which it would only be taught to be sure
 MEMORY = 128.0  # images over which doubt, confidence and the use of classes are averaged
 
@@ -59,6 +60,7 @@ class Refinement(StatefulPart):
     ) -> None:
         self.generator, self.lr, self.share, self.gate = generator, lr, share, gate
         self.add_state("returns", 0, merge="max", least=0)
+        self.add_state("leaves", 0, merge="max", least=0)
         self.tuned = Tuned(norm_parameters(model.visual), self._optimiser)
         start = self.tuned.start
         self.gradient = Averaged(lambda: {key: torch.zeros_like(v) for key, v in start.items()})
@@ -83,6 +85,7 @@ class Refinement(StatefulPart):
         self.add_state("passed", 0, merge="sum", least=0)
 
     returns: int
+    leaves: int  # how often what the weights were tuned for was no more
     count: int  # images in the gradient
     owed: float  # images that a gradient is due for
     unjudged: float  # images that are due to be judged, between steps
@@ -99,7 +102,7 @@ class Refinement(StatefulPart):
 
     @property
     def _rate(self) -> float:
-        return self.lr * SLOWER**self.returns
+        return self.lr * SLOWER ** (self.returns + self.leaves / LEAVES)
 
     def reset(self) -> None:
         self.reset_state()
@@ -217,12 +220,13 @@ class Refinement(StatefulPart):
     def leave(self) -> None:
         """Back to the source where weights were moved: what they were tuned for is no more.
 
-        It counts as a return: a stream that moves away once will do so again.
+        It counts as a part of a return: a stream that moves away once may do so again.
         """
         if self.moved:
             self._restore()
             self._clear()
-            self.slow_down(self.returns + 1)
+            self.leaves += 1
+            self.tuned.reset(optimiser_only=True)
 
     def _restore(self) -> None:
         """The pristine tensors, and nothing to hold against them."""
