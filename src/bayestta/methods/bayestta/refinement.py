@@ -7,6 +7,7 @@ undone if the witnesses of the trials speak for the pristine tensors, then or la
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -102,7 +103,7 @@ class Refinement(StatefulPart):
 
     @property
     def _rate(self) -> float:
-        return self.lr * SLOWER ** (self.returns + self.leaves / LEAVES)
+        return self.lr * math.pow(SLOWER, self.returns + self.leaves / LEAVES)
 
     def reset(self) -> None:
         self.reset_state()
