@@ -67,17 +67,16 @@ def per_class(results: Sequence[Result]) -> str:
 
 
 def tables(results: Sequence[Result]) -> str:
-    return "\n\n".join(
-        [
-            "Gain over zero-shot of the statistics of the features, those of the tower, both, and "
-            "the default, which adds refinement.",
-            parts(results),
-            "One class makes up the share (`skewed`), or classes come one after the other.",
-            orders(results),
-            "A covariance per class, forced and unguarded, against the shared one.",
-            per_class(results),
-        ]
-    )
+    """All of which there are results."""
+    made = {
+        "Gain over zero-shot of the statistics of the features, those of the tower, both, and "
+        "the default, which adds refinement.": parts(results),
+        "One class makes up the share (`skewed`), or classes come one after the other.": orders(
+            results
+        ),
+        "A covariance per class, forced and unguarded, against the shared one.": per_class(results),
+    }
+    return "\n\n".join(f"{about}\n\n{table}" for about, table in made.items() if "\n| " in table)
 
 
 if __name__ == "__main__":

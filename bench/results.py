@@ -155,7 +155,8 @@ def main(folder: Path) -> None:
         "± sample deviation over seeds). Written by `python bench/results.py runs` from the "
         "folders that `bayestta bench` fills and from what scripts print. Except under accuracy "
         "against time, seconds were taken while other programs ran, and say little; "
-        "[speed.md](speed.md) has ratios measured in one run.\n"
+        "[speed.md](speed.md) has ratios measured in one run. The tables of version 0.1, all its "
+        "methods among them, are on [a page of their own](results_0.1.md).\n"
     )
     for key, (title, about, make) in SECTIONS.items():
         plan = HERE / f"{key}.toml"
