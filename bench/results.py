@@ -70,6 +70,11 @@ SECTIONS: dict[str, tuple[str, str, Make]] = {
         "300 images per domain, seed 5.",
         safety.table,
     ),
+    "skew": (
+        "Skewed labels, held-out",
+        "As above, on held-out streams, by which the rules for skewed labels were checked.",
+        safety.table,
+    ),
     "tail": (
         "Expected tail accuracy",
         "The mean of the worst tenth of 100 orders of the same images, on cached features.",

@@ -1,4 +1,4 @@
-"""The table of bench/safety.toml: gain over zero-shot per stream, order and batch size.
+"""The table of bench/safety.toml or bench/skew.toml: gain over zero-shot per stream and order.
 
     python bench/safety.py runs/safety
 
@@ -25,17 +25,18 @@ def worst_domain(result: Result) -> float:
 
 def table(results: Sequence[Result]) -> str:
     """Streams by orders, and a sentence on the lowest of them."""
-    found: dict[tuple[str, str, int], dict[str, Result]] = {}
+    found: dict[tuple[str, str, int, int], dict[str, Result]] = {}
     for result in results:
-        key = (result.model, result.data, int(result.batch_size or 0))
+        key = (result.model, result.data, int(result.batch_size or 0), result.seed)
         found.setdefault(key, {})[str(result.order)] = result
     rows = []
-    for (model, data, size), row in sorted(found.items()):
+    many = len({result.seed for result in results}) > 1
+    for (model, data, size, seed), row in sorted(found.items()):
         cells = [
             f"{gain(row[o]):+.1f} ({worst_domain(row[o]):+.1f})" if o in row else "–"
             for o in ORDERS
         ]
-        rows.append([f"{data}, {model}, batch {size}", *cells])
+        rows.append([f"{data}, {model}, batch {size}{f', seed {seed}' if many else ''}", *cells])
     gains, worst = [gain(run) for run in results], [worst_domain(run) for run in results]
     return (
         f"{markdown_table(['stream, model, batch', *ORDERS], rows)}\n\n"

@@ -12,8 +12,10 @@ from torch.nn import functional
 from bayestta.methods.bayestta.tower import RATE, SAVINGS, StreamTower
 from bayestta.methods.bayestta.trials import (
     AGAINST,
+    EVEN,
     LEAST,
     MARGIN,
+    PRICE,
     SURE,
     Answers,
     Verdict,
@@ -194,6 +196,12 @@ def test_the_rules_of_acceptance():
     assert not accepted(confidence=0.005, mixes=True)
     assert accepted(in_use=True, confidence=-0.005)
     assert not accepted(in_use=True, confidence=-0.02)
+    assert accepted(few=True)
+    assert accepted(spreads=True)
+    assert accepted(in_use=True, confidence=-0.005, few=True)
+    assert not accepted(in_use=True, confidence=-0.005, few=True, mixes=True)
+    for in_use in (False, True):
+        assert not accepted(in_use=in_use, few=True, spreads=True)
     assert not Verdict().accepted(in_use=False)
 
 
@@ -207,6 +215,26 @@ def test_surer_and_as_even_wins_but_surer_and_less_even_does_not():
     assert not collapsed.accepted(in_use=True)
     assert not judge(source, source).accepted(in_use=False)
     assert judge(source[:3], source[:3]).n == 3
+
+
+def test_spreading_what_both_name_most_is_no_merit():
+    mostly, wrong = answers(64, 0.8, only=2), answers(64, 0.8, only=3)
+    spread = mostly.clone()
+    spread[::4] = answers(16, 0.97)  # surer, more even, and still mostly of class 2
+    verdict = judge(spread, mostly, mixes=True)
+    assert verdict.few
+    assert verdict.spreads
+    assert verdict.score == pytest.approx(verdict.confidence - PRICE)  # evenness counts for nothing
+    assert verdict.evenness > 0 < verdict.confidence
+    assert not verdict.accepted(in_use=False)
+    assert not judge(spread, mostly).accepted(in_use=False)
+    elsewhere = judge(spread, wrong)  # the source names another class most: it may be mistaken
+    assert elsewhere.few
+    assert not elsewhere.spreads
+    even = judge(answers(64, 0.9), mostly)
+    assert not even.few
+    assert even.accepted(in_use=False)
+    assert even.score == pytest.approx(even.confidence + EVEN * even.evenness)
 
 
 def test_answers_remember_who_was_asked():

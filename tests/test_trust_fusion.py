@@ -9,7 +9,16 @@ import torch
 from torch.nn import functional
 
 from bayestta.maths.calibration import MEMORY, RANGE, Temperature
-from bayestta.methods.bayestta.fusion import ENOUGH, LEAN, SMOOTH, STEADY, Fusion, lean
+from bayestta.methods.bayestta.fusion import (
+    ENOUGH,
+    LEAN,
+    MIXED,
+    SMOOTH,
+    STEADY,
+    STEEP,
+    Fusion,
+    lean,
+)
 from bayestta.methods.bayestta.trust import EVEN, Trust
 
 
@@ -121,6 +130,16 @@ def test_the_weight_grows_with_evidence_and_with_doubt():
             assert made.weight(count, trust) == pytest.approx(grown * part)
         assert fusion(doubt=0.0).weight(count, 0.0) == pytest.approx(grown)
     assert fusion().weight(torch.full((5,), 100.0), 1.0) == 0  # nothing compared yet
+
+
+def test_the_weight_falls_where_one_class_has_most_of_the_evidence():
+    free = fusion(doubt=0.0)
+    count = torch.tensor([96.0, 1.0, 1.0, 1.0, 1.0])
+    full = 8 * 20 / (20 + ENOUGH)
+    assert free.weight(count, 0.0) == pytest.approx(full * (0.05 / MIXED) ** STEEP)
+    assert free.weight(torch.tensor([26.0, 24.0, 20.0, 16.0, 14.0]), 0.0) == pytest.approx(full)
+    few = torch.tensor([50.0, 50.0, 0.0, 0.0, 0.0])
+    assert free.weight(few, 0.0) == pytest.approx(full * (0.625 / MIXED) ** STEEP)
 
 
 @pytest.mark.parametrize("size", [1, 8])

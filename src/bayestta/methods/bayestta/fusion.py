@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayestta.methods.guard import effective_classes
 from bayestta.state import StatefulPart
 
 STEADY = 64.0  # samples after which a running value counts half
 ENOUGH = 15.0  # samples per class at which the discriminants get half of their weight
-MANY = 0.85  # effective classes over K, below which the weight falls with their square
+MIXED, STEEP = 0.9, 6.0  # share of other classes than the largest, as `mixed` has it, below which
+# the weight falls, and the power with which it does
 LEAN, SMOOTH = 0.1, 5.0  # power of the class counts in the answer, and what is added to each
 TINY = 1e-300
 
@@ -21,8 +21,8 @@ class Fusion(StatefulPart):
     A Gaussian score in D dimensions is of the order of D, a logit of the order of the model's
     scale. The discriminants are scaled to vary over the classes as much as the sketch does, so that
     a weight of 1 counts both alike for every model. The weight grows with the evidence, and falls
-    where that is of few classes, which says little of the others, and where the two agree, because
-    there is then nothing to be won: sooner where the stream is even.
+    where most of that is of one class, which says little of the others, and where the two agree,
+    because there is then nothing to be won: sooner where the stream is even.
 
     Parameters
     ----------
@@ -48,8 +48,8 @@ class Fusion(StatefulPart):
     def weight(self, count: Tensor, trust: float) -> float:
         """The weight of the discriminants, given the evidence per class (K,)."""
         each = float(count.mean())
-        few = min(1.0, effective_classes(count) / (MANY * len(count)))
-        grown = self.most * few**2 * each / (each + ENOUGH)
+        others: float = min(1.0, mixed(count) / MIXED) ** STEEP
+        grown = self.most * others * each / (each + ENOUGH)
         if not self.doubt:
             return grown
         differing = float(self.gauge[3] / self.gauge[0].clamp_min(TINY)) / self.doubt
@@ -70,6 +70,18 @@ class Fusion(StatefulPart):
         """The answer (B,K) from both, with no lean towards any class."""
         centred = sketch.double() - sketch.double().mean(1, keepdim=True)
         return (centred + alpha * self.scaled(score)) / (1 + alpha)
+
+
+def mixed(count: Tensor) -> float:
+    """Share of the counts (K,) outside the largest, over that of an even stream.
+
+    >>> mixed(torch.tensor([4.0, 4.0])), mixed(torch.tensor([6.0, 2.0])), mixed(torch.ones(1))
+    (1.0, 0.5, 1.0)
+    """
+    if len(count) < 2:
+        return 1.0
+    largest = float(count.max() / count.sum().clamp_min(TINY))
+    return (1 - largest) / (1 - 1 / len(count))
 
 
 def lean(count: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from bayestta.methods.guard import Guard
 from bayestta.models._norms import norm_layers
 
 PARTS = ("test", "stats", "trust", "fusion", "temperature", "tower", "refinement", "guard")
-SURER = 0.75  # of what the surer of sketch and discriminants gives the answer, in its confidence
+SURER = 0.85  # times trust: weight of the surer of sketch and discriminants in the confidence
 SOFT = 0.5  # temperature of responsibilities that the fused answer gives alone
 
 
@@ -221,8 +221,8 @@ class BayesTTA(Adapter):
             best = answer.argmax(1, keepdim=True)
             sides = sketch.double(), self.fusion.scaled(score)
             one, other = (side.softmax(1).gather(1, best)[:, 0] for side in sides)
-            surer = torch.maximum(one, other)
-            self.temperature.update(answer, SURER * surer + (1 - SURER) * (one + other - surer))
+            low, high = torch.minimum(one, other), torch.maximum(one, other)
+            self.temperature.update(answer, torch.lerp(low, high, SURER * self.trust.value))
         return answer.to(sketch.dtype)
 
     def _sketch_alone(self, sketch: Tensor) -> Tensor:

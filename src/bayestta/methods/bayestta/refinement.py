@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bayestta.methods._tuned import Averaged, Tuned
-from bayestta.methods.bayestta.trials import Pairs, witnesses
+from bayestta.methods.bayestta.trials import Pairs, mean_and_error, witnesses
 from bayestta.models._norms import norm_parameters
 from bayestta.models.base import VLM
 from bayestta.state import StatefulPart
@@ -212,8 +212,8 @@ class Refinement(StatefulPart):
         if len(self.judged.second) < ENOUGH:
             return ""
         gains, against = witnesses(self.judged.first, self.judged.second), AGAINST[self.returns > 0]
-        for name, gain in zip(("sure", "even"), gains, strict=True):
-            if gain.mean() + against * gain.std() / len(gain) ** 0.5 < 0:
+        for name, (mean, error) in zip(("sure", "even"), map(mean_and_error, gains), strict=True):
+            if mean + against * error < 0:
                 self._restore()
                 return self._give_way(f"answers became less {name} than the source's")
         return ""

@@ -3,16 +3,22 @@
 Two witnesses per image, a candidate against the source on the same images: how much surer the
 answer is, and what it adds to the evenness with which classes are used. Confidence alone is fooled
 by saturated images, evenness alone by noise; neither may clearly speak against a candidate.
+
+A candidate that still names few classes says itself that labels are skewed. If it gives less than
+the source to the class that both name most, it takes from the class that both believe in. If it
+mixes the images of the stream, only confidence counts: the statistics of one class spread answers.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from bayestta.methods.guard import effective_classes
 from bayestta.state import StatefulPart
 
 EVEN = 0.25  # weight of evenness, in nats, beside confidence
@@ -20,6 +26,8 @@ SURE = 1.5  # standard errors by which a newcomer must be better
 AGAINST = 2.0  # standard errors at which a witness clearly speaks against
 MARGIN = 0.005  # of the score, that noise must not cross
 PRICE = 0.01  # of the score, for statistics of BatchNorm: they mix the images of a stream
+MANY = (0.78, 0.87)  # of the classes that as many images of an even stream would show, below which
+# a candidate names few: for statistics of pixels, and of BatchNorm
 LEAST = 16  # images before a candidate is judged
 NEVER = -9.0
 
@@ -36,6 +44,11 @@ def witnesses(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     return a.amax(1) - b.amax(1), even(a) - even(b)
 
 
+def mean_and_error(values: Tensor) -> tuple[float, float]:
+    """Mean of values (n,), and its standard error."""
+    return float(values.mean()), float(values.std() / len(values) ** 0.5)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What the witnesses say of a candidate: means with their standard errors, over n images."""
@@ -47,34 +60,40 @@ class Verdict:
     evenness: float = NEVER
     evenness_error: float = 0.0
     n: int = 0
-    mixes: bool = False
+    mixes: bool = False  # the images of a stream, whose statistics one class alone can spoil
+    few: bool = False  # are the classes that it names
+    spreads: bool = False  # what the source and it name most
 
     def accepted(self, *, in_use: bool) -> bool:
         """Whether the tower may go by the candidate.
 
-        Not clearly less even; a newcomer better beyond noise and surer, clearly so if it mixes the
-        images of the stream, whose statistics one class alone can spoil; one in use stays while it
-        is not worse.
+        Not clearly less even; a newcomer better beyond noise and surer, clearly so if it mixes
+        images; one in use stays while it is not worse.
         """
-        if self.n < LEAST or self.evenness + AGAINST * self.evenness_error < 0:
+        uneven = self.evenness + AGAINST * self.evenness_error < 0
+        if self.n < LEAST or uneven or (self.few and self.spreads):
             return False
         if in_use:
-            return self.score > 0 and self.confidence + self.confidence_error > 0
+            slack = 0.0 if self.mixes and self.few else self.confidence_error
+            return self.score > 0 and self.confidence + slack > 0
         surer = self.confidence > (self.confidence_error if self.mixes else 0.0)
         return surer and self.score - SURE * self.score_error > MARGIN
 
 
 def judge(candidate: Tensor, source: Tensor, *, mixes: bool = False) -> Verdict:
     """The verdict on answers (n,K) of a candidate beside the source's on the same images."""
-    n = len(candidate)
+    n, K = candidate.shape
     if n < 4:
         return Verdict(n=n)
     sure, even = witnesses(candidate, source)
-    score = sure + EVEN * even - (PRICE if mixes else 0.0)
-    first, second, third = (
-        (float(values.mean()), float(values.std() / n**0.5)) for values in (score, sure, even)
-    )
-    return Verdict(*first, *second, *third, n, mixes)
+    use = candidate.mean(0)
+    few = effective_classes(use) < MANY[mixes] * K * -math.expm1(-n / K)
+    most = int(use.argmax())
+    rise, noise = mean_and_error(candidate[:, most] - source[:, most])
+    spreads = most == int(source.mean(0).argmax()) and rise < -noise
+    score = sure + (0.0 if mixes and few else EVEN) * even - (PRICE if mixes else 0.0)
+    first, second, third = map(mean_and_error, (score, sure, even))
+    return Verdict(*first, *second, *third, n, mixes, few, spreads)
 
 
 def signature(x: Tensor) -> Tensor:
