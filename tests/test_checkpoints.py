@@ -219,7 +219,8 @@ def test_noise_is_refused(tmp_path):
 
 def test_files_that_hold_something_else_are_refused(tmp_path, tiny_vit):
     path = tmp_path / "clip.pt"
-    for content in ({}, [torch.zeros(2)], torch.zeros(2), {"state_dict": {"a": 1}}):
+    unnamed = {("a", "b"): torch.zeros(2)}  # keys of damaged files are of any kind
+    for content in ({}, unnamed, [torch.zeros(2)], torch.zeros(2), {"state_dict": {"a": 1}}):
         torch.save(content, path)
         refused(path, "holds 0 named tensors")
     torch.save({"fc.weight": torch.zeros(2, 2)}, path)

@@ -46,7 +46,8 @@ def read_state(path: Path) -> dict[str, Tensor]:
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
         found = found["state_dict"]
     tensors = found.items() if isinstance(found, dict) else ()
-    state = {k.removeprefix("module."): v for k, v in tensors if isinstance(v, Tensor)}
+    named = {k: v for k, v in tensors if isinstance(k, str) and isinstance(v, Tensor)}
+    state = {k.removeprefix("module."): v for k, v in named.items()}
     if not state:
         raise ValueError(f"{path} holds 0 named tensors: give a state dict or .safetensors file.")
     return state
