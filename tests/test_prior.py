@@ -56,23 +56,26 @@ def literal(z, weight, text):
     far = sum(n[k] * float((m[k] - pi[k]) @ (m[k] - pi[k])) for k in range(K))
     tau2 = (far / D - K * sigma2) / N
     kappa = min(max(sigma2 / max(tau2, 1e-12), KAPPA[0]), KAPPA[1])
+    v = a * a * sum(n[k] * float((text[k] - tbar) @ (text[k] - tbar)) for k in range(K)) / (N * D)
+    told = v / (v + max(tau2, 0.0)) if v else 0.0
     mu = torch.stack([(kappa * pi[k] + n[k] * m[k]) / (kappa + n[k]) for k in range(K)])
     scatter = [
         sum(float(w[k]) * torch.outer(x - mu[k], x - mu[k]) for x, w in zip(z, weight, strict=True))
         for k in range(K)
     ]
-    return a, kappa, sigma2, mu, n, scatter
+    return a, kappa, sigma2, told, mu, n, scatter
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("slope", [0.8, -0.5, 3.0])
 def test_means_and_covariance_equal_the_equations(structure, slope):
     stats, text, z, weight = drawn(structure, slope=slope)
-    a, kappa, sigma2, mu, n, scatter = literal(z, weight, text)
+    a, kappa, sigma2, told, mu, n, scatter = literal(z, weight, text)
     expected = expected_means(stats, text)
     assert expected.slope == pytest.approx(a)
     assert expected.kappa == pytest.approx(kappa)
     assert expected.within == pytest.approx(sigma2)
+    assert expected.told == pytest.approx(told)
     torch.testing.assert_close(expected.mean, mu)
     N, one = sum(n), torch.eye(D + 2, dtype=torch.float64)
     level = float(sum(scatter).trace()) / N / (D + 2)
@@ -95,13 +98,20 @@ def test_a_modality_gap_changes_no_score(structure):
         expected = expected_means(stats, text)
         cov = regularised(stats, expected.mean)
         score = Discriminant(expected.mean, cov, torch.zeros(K, dtype=torch.float64)).contrast(z)
-        return score, expected.slope, expected.kappa
+        return score, expected.slope, expected.kappa, expected.told
 
     plain = scores(0.0, 0.0)
     for offset, gap in ((5.0, 0.0), (0.0, 5.0), (3.0, -4.0)):
         score, *rest = scores(offset, gap)
         torch.testing.assert_close(score, plain[0], rtol=1e-9, atol=1e-9)
         assert rest == pytest.approx(plain[1:])
+
+
+def test_text_tells_all_of_classes_that_lie_as_it_says_and_nothing_of_others():
+    stats, text, _, _ = drawn("shared")
+    other = torch.randn(text.shape, generator=torch.Generator().manual_seed(9), dtype=text.dtype)
+    assert expected_means(stats, text).told > 0.95
+    assert expected_means(stats, other).told < 0.3
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)

@@ -11,11 +11,16 @@ from torch.nn import functional
 from bayestta.maths.calibration import MEMORY, RANGE, Temperature
 from bayestta.methods.bayestta.fusion import (
     ENOUGH,
+    FORETOLD,
     LEAN,
+    MENDED,
     MIXED,
+    NAMED,
     SMOOTH,
     STEADY,
     STEEP,
+    SURER,
+    WINDOW,
     Fusion,
     lean,
 )
@@ -142,6 +147,72 @@ def test_the_weight_falls_where_one_class_has_most_of_the_evidence():
     assert free.weight(few, 0.0) == pytest.approx(full * (0.625 / MIXED) ** STEEP)
 
 
+def choices(*counts, sure=6.0):
+    """Logits that give class k counts[k] images each."""
+    y = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    return sure * functional.one_hot(y, len(counts)).double()
+
+
+def heard(sketch, score, told):
+    made = fusion()
+    made.remember(sketch, score)
+    return made.worth(told)
+
+
+def test_gaussians_are_heard_where_the_text_tells_little():
+    biased, even = choices(60, 10, 10, 10, 10), choices(20, 20, 20, 20, 20)
+    for sketch, score in ((biased, even), (even, even), (even, biased)):
+        assert heard(sketch, score, FORETOLD[0]) == 1
+        assert heard(sketch, score, sum(FORETOLD) / 2) >= 0.5
+    assert fusion().worth(1.0) == 1  # nothing compared yet
+
+
+def test_where_the_text_tells_all_gaussians_are_heard_if_they_mend_the_use_of_classes():
+    biased, even = choices(60, 10, 10, 10, 10), choices(20, 20, 20, 20, 20)
+    assert heard(biased, even, 1.0) == 1
+    assert heard(even, even, 1.0) == 0
+    assert heard(even, biased, 1.0) == 0
+    # more even than the sketch, and still of few classes: labels are skewed
+    assert heard(choices(96, 1, 1, 1, 1), choices(80, 5, 5, 5, 5), 1.0) == 0
+
+
+def test_what_gaussians_are_worth_equals_a_loop():
+    made, use, n = fusion(), [[0.0] * 5, [0.0] * 5], 0.0
+    for seed, size in enumerate((40, 3, 25)):
+        sketch = logits(size, seed=seed) + torch.tensor([0.5, 0, 0, 0, 0])
+        made.remember(sketch, 30 * logits(size, seed=seed + 10))
+        old = 0.5 ** (size / max(WINDOW[0], 5 * WINDOW[1]))
+        sides = sketch.softmax(1), made.scaled(30 * logits(size, seed=seed + 10)).softmax(1)
+        for side, p in enumerate(sides):
+            use[side] = [old * u + float(p[:, k].sum()) for k, u in enumerate(use[side])]
+        n = old * n + size
+    entropy = [-sum(u / sum(row) * math.log(u / sum(row)) for u in row) for row in use]
+    mends = min(1, max(0, (entropy[1] - entropy[0]) / MENDED))
+    named = math.exp(entropy[1]) / (5 * (1 - math.exp(-n / 5)))
+    expected = mends * min(1, max(0, (named - NAMED[0]) / (NAMED[1] - NAMED[0])))
+    assert made.worth(1.0) == pytest.approx(expected)
+
+
+def test_answers_are_as_sure_as_the_sides_that_give_them():
+    made, sketch, score = fusion(), logits(30), 9 * logits(30, seed=1)
+    made.remember(sketch, score)
+    alone = Fusion(8.0, 0.3, like=torch.zeros(5, 2), alone=True)
+    alone.load(made.state())
+    torch.testing.assert_close(alone(sketch, score, 0.5), made.scaled(score))
+    for alpha, trust in ((0.0, 1.0), (2.0, 0.0), (2.0, 0.6)):
+        answer = made(sketch, score, alpha)
+        sure = made.confidence(answer, sketch, score, alpha, trust)
+        only = alone.confidence(answer, sketch, score, alpha, trust)
+        rows = zip(answer, sketch, made.scaled(score), sure, only, strict=True)
+        for a, s, d, goal, without in rows:
+            best = int(a.argmax())
+            mine, theirs = float(s.softmax(0)[best]), float(d.softmax(0)[best])
+            low, high = sorted((mine, theirs))
+            both = low + SURER * trust * (high - low)
+            assert float(goal) == pytest.approx((mine + alpha * both) / (1 + alpha))
+            assert float(without) == pytest.approx(both)
+
+
 @pytest.mark.parametrize("size", [1, 8])
 def test_fusion_of_small_batches_is_that_of_large_ones(size):
     sketch, score = logits(600), 9 * logits(600, seed=3)
@@ -160,13 +231,15 @@ def test_fusion_adds_up_and_goes_on():
     one, two, sketch, score = fusion(), fusion(), logits(16), logits(16, seed=1)
     one.remember(sketch, score)
     two.remember(2 * sketch, score)
-    total = one.gauge + two.gauge
+    total, use = one.gauge + two.gauge, one.use + two.use
     one.merge(two, 0.5)
     assert torch.equal(one.gauge, total)
+    assert torch.equal(one.use, use)
     two.load(one.state())
     assert torch.equal(two.gauge, one.gauge)
+    assert two.worth(1.0) == one.worth(1.0)
     with pytest.raises(ValueError, match="gauge has shape"):
-        two.load({"gauge": torch.zeros(3, dtype=torch.float64)})
+        two.load({**one.state(), "gauge": torch.zeros(3, dtype=torch.float64)})
 
 
 def test_the_lean_is_small_and_even_on_average():

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
+from bayestta.methods.guard import effective_classes
 from bayestta.state import StatefulPart
 
 STEADY = 64.0  # samples after which a running value counts half
 ENOUGH = 15.0  # samples per class at which the discriminants get half of their weight
 MIXED, STEEP = 0.9, 6.0  # share of other classes than the largest, as `mixed` has it, below which
 # the weight falls, and the power with which it does
+FORETOLD = (
+    0.6,
+    0.7,
+)  # share of the classes' layout that the text tells: below, the Gaussians always
+# have their say; above, only where they mend the use of classes
+MENDED = 0.01  # gain in the entropy of the mean answer, in nats, from which they have it in full
+NAMED = (0.75, 0.9)  # classes that they name, in parts of an even stream's: not heard below
+WINDOW = 64.0, 12.0  # half-life of the use of classes, in images: at least, and per class
+SURER = 0.85  # times trust: weight of the surer of sketch and discriminants in the confidence
 LEAN, SMOOTH = 0.1, 5.0  # power of the class counts in the answer, and what is added to each
 TINY = 1e-300
 
@@ -22,7 +34,8 @@ class Fusion(StatefulPart):
     scale. The discriminants are scaled to vary over the classes as much as the sketch does, so that
     a weight of 1 counts both alike for every model. The weight grows with the evidence, and falls
     where most of that is of one class, which says little of the others, and where the two agree,
-    because there is then nothing to be won: sooner where the stream is even.
+    because there is then nothing to be won: sooner where the stream is even. In answers it also
+    falls where there is no sign that the sketch needs mending, see `worth`.
 
     Parameters
     ----------
@@ -31,14 +44,19 @@ class Fusion(StatefulPart):
     doubt
         Share of differing answers from which on an uneven stream gets it in full; an even one does
         from a third of it on, and 0 always gives it in full.
+    alone
+        Whether the discriminants answer without the sketch.
     """
 
-    def __init__(self, alpha: float, doubt: float, *, like: Tensor) -> None:
-        self.most, self.doubt = alpha, doubt
+    def __init__(self, alpha: float, doubt: float, *, like: Tensor, alone: bool = False) -> None:
+        self.most, self.doubt, self.alone = alpha, doubt, alone
         # samples, spread of sketch and of discriminants over the classes, differing answers
         self.add_state("gauge", like.new_zeros(4, dtype=torch.float64), merge="sum", least=0)
+        use = like.new_zeros(2, len(like), dtype=torch.float64)
+        self.add_state("use", use, merge="sum", least=0)  # of classes, by sketch and discriminants
 
     gauge: Tensor
+    use: Tensor
 
     @property
     def ready(self) -> bool:
@@ -55,12 +73,32 @@ class Fusion(StatefulPart):
         differing = float(self.gauge[3] / self.gauge[0].clamp_min(TINY)) / self.doubt
         return grown * (trust * min(1.0, 3 * differing) + (1 - trust) * min(1.0, differing))
 
+    def worth(self, told: float) -> float:
+        """The part of their weight that discriminants get in answers.
+
+        All of it where the text has `told` little of how the classes lie to each other. Where it
+        has told most, the sketch is right for its source, and Gaussians win only on a stream that
+        makes it prefer some classes. They are then heard if they use classes more evenly than the
+        sketch does, and evenly: what names few classes says itself that labels are skewed.
+        """
+        K, n = self.use.shape[1], float(self.use[0].sum())
+        if not n:
+            return 1.0
+        sketch, own = map(effective_classes, self.use)
+        mends = ramp(math.log(own / sketch), 0.0, MENDED)
+        names = ramp(own / (K * -math.expm1(-n / K)), *NAMED)
+        return max(1 - ramp(told, *FORETOLD), mends * names)
+
     def remember(self, sketch: Tensor, score: Tensor) -> None:
         """Take in sketch and discriminants (B,K) of a batch."""
         n = sketch.new_tensor(float(len(sketch)), dtype=torch.float64)
         differ = (sketch.argmax(1) != score.argmax(1)).double().sum()
         new = torch.stack([n, sketch.std(1).double().sum(), score.std(1).double().sum(), differ])
         self.gauge = self.gauge * 0.5 ** (len(sketch) / STEADY) + new
+        half_life = max(WINDOW[0], WINDOW[1] * self.use.shape[1])
+        sides = sketch.double(), self.scaled(score)
+        used = torch.stack([side.softmax(1).sum(0) for side in sides])
+        self.use = self.use * 0.5 ** (len(sketch) / half_life) + used
 
     def scaled(self, score: Tensor) -> Tensor:
         """Discriminants in the units of the sketch."""
@@ -69,7 +107,30 @@ class Fusion(StatefulPart):
     def __call__(self, sketch: Tensor, score: Tensor, alpha: float) -> Tensor:
         """The answer (B,K) from both, with no lean towards any class."""
         centred = sketch.double() - sketch.double().mean(1, keepdim=True)
-        return (centred + alpha * self.scaled(score)) / (1 + alpha)
+        return torch.lerp(centred, self.scaled(score), self._share(alpha))
+
+    def confidence(
+        self, answer: Tensor, sketch: Tensor, score: Tensor, alpha: float, trust: float
+    ) -> Tensor:
+        """How sure answers (B,K) ought to be (B,): what the sketch gives them, as far as it is
+        theirs, and else what both sides give, nearer to the surer one where the stream is even."""
+        best = answer.argmax(1, keepdim=True)
+        sides = sketch.double(), self.scaled(score)
+        own, other = (side.softmax(1).gather(1, best)[:, 0] for side in sides)
+        both = torch.lerp(torch.minimum(own, other), torch.maximum(own, other), SURER * trust)
+        return torch.lerp(own, both, self._share(alpha))
+
+    def _share(self, alpha: float) -> float:
+        return 1.0 if self.alone else alpha / (1 + alpha)
+
+
+def ramp(value: float, low: float, high: float) -> float:
+    """From 0 at `low` to 1 at `high`.
+
+    >>> ramp(0.25, 0.0, 0.5), ramp(-1.0, 0.0, 0.5), ramp(2.0, 0.0, 0.5)
+    (0.5, 0.0, 1.0)
+    """
+    return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
 def mixed(count: Tensor) -> float:

@@ -26,7 +26,6 @@ from bayestta.methods.guard import Guard
 from bayestta.models._norms import norm_layers
 
 PARTS = ("test", "stats", "trust", "fusion", "temperature", "tower", "refinement", "guard")
-SURER = 0.85  # times trust: weight of the surer of sketch and discriminants in the confidence
 SOFT = 0.5  # temperature of responsibilities that the fused answer gives alone
 
 
@@ -69,7 +68,7 @@ class BayesTTA(Adapter):
             self.text, structure=self.test.structure, prior_count=0.0, wide=self.text.dtype
         )
         self.trust = Trust(self.text)
-        self.fusion = Fusion(own.alpha, own.doubt, like=self.text)
+        self.fusion = Fusion(own.alpha, own.doubt, like=self.text, alone=own.fusion == "gda")
         self.temperature = Temperature()
         self.tower = StreamTower(self.model, self.text) if tower else None
         self.refinement = None
@@ -171,11 +170,12 @@ class BayesTTA(Adapter):
         does not see gets nothing, however sure the Gaussians are of it.
         """
         log_p, score = sketch.double().log_softmax(1), self._score(z)
-        known = score is not None and self.fusion.ready
-        fused = log_p if score is None or not known else self._combined(sketch, score)
+        fused = log_p
+        if score is not None and self.fusion.ready:
+            fused = self.fusion(sketch, score, self._label_alpha)
         joint = log_p + fused.log_softmax(1)
         careful = (joint - 0.5 * joint.logsumexp(1, keepdim=True)).exp()
-        trust = self.trust.value if known else 0.0
+        trust = 0.0 if fused is log_p else self.trust.value
         return trust * (fused / SOFT).softmax(1) + (1 - trust) * careful
 
     # --- sketch refinement by discriminant analysis ---
@@ -200,14 +200,14 @@ class BayesTTA(Adapter):
 
     @property
     def alpha(self) -> float:
-        """The weight of the discriminants at this moment."""
-        return self.fusion.weight(self.stats.seen, self.trust.value)
+        """The weight of the discriminants in an answer at this moment."""
+        told = 1.0 if self._fitted is None else self._fitted[2].told
+        return self._label_alpha * self.fusion.worth(told)
 
-    def _combined(self, sketch: Tensor, score: Tensor) -> Tensor:
-        """Eq. 27, with no lean towards any class."""
-        if self.settings.fusion == "gda":
-            return self.fusion.scaled(score)
-        return self.fusion(sketch, score, self.alpha)
+    @property
+    def _label_alpha(self) -> float:
+        """Their weight where they label the samples of their own statistics."""
+        return self.fusion.weight(self.stats.seen, self.trust.value)
 
     def _answer(self, z: Tensor, sketch: Tensor, *, remember: bool = False) -> Tensor:
         """Eqs. 27 and 28; a state that has seen nothing answers by the sketch."""
@@ -216,13 +216,11 @@ class BayesTTA(Adapter):
             self.fusion.remember(sketch, score)
         if score is None or not self.fusion.ready:
             return self._sketch_alone(sketch)
-        answer = self._combined(sketch, score) + (1 - self.trust.value) * lean(self.stats.seen)
+        alpha, trust = self.alpha, self.trust.value
+        answer = self.fusion(sketch, score, alpha) + (1 - trust) * lean(self.stats.seen)
         if remember:
-            best = answer.argmax(1, keepdim=True)
-            sides = sketch.double(), self.fusion.scaled(score)
-            one, other = (side.softmax(1).gather(1, best)[:, 0] for side in sides)
-            low, high = torch.minimum(one, other), torch.maximum(one, other)
-            self.temperature.update(answer, torch.lerp(low, high, SURER * self.trust.value))
+            sure = self.fusion.confidence(answer, sketch, score, alpha, trust)
+            self.temperature.update(answer, sure)
         return answer.to(sketch.dtype)
 
     def _sketch_alone(self, sketch: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ prototypes w_k:
     sigma2 = tr W / (N D)                                              W: scatter within classes
     tau2   = (sum n_k |m_k - pi_k|^2 / D - K sigma2) / N               how far classes stray
     kappa  = sigma2 / tau2                                             samples that pi_k is worth
+    told   = v / (v + tau2),  v = a^2 sum n_k |w_k - tbar|^2 / (N D)   what the text foretells
     mu_k = (kappa pi_k + n_k m_k) / (kappa + n_k)
 
 A constant offset between images and text in a direction of its own (the modality gap of CLIP) goes
@@ -41,6 +42,7 @@ class Expected:
     slope: float
     kappa: float
     within: float  # variance within classes, per dimension
+    told: float  # share of what sets the classes apart that the text foretells
 
 
 def expected_means(stats: GaussianStats, text: Tensor) -> Expected:
@@ -56,8 +58,10 @@ def expected_means(stats: GaussianStats, text: Tensor) -> Expected:
     within = (scatter / (N * D)).clamp_min(TINY)
     stray = (n @ (m - pi).square().sum(1) / D - K * within) / N
     kappa = (within / stray.clamp_min(1e-12)).clamp(*KAPPA)
+    foretold = slope.square() * power / (N * D)
+    told = foretold / (foretold + stray.clamp_min(0)).clamp_min(TINY)
     mean = (kappa * pi + n[:, None] * m) / (kappa + n)[:, None]
-    return Expected(mean, float(slope), float(kappa), float(within))
+    return Expected(mean, float(slope), float(kappa), float(within), float(told))
 
 
 def regularised(stats: GaussianStats, mean: Tensor) -> Tensor | None:
