@@ -1,4 +1,4 @@
-"""The table of bench/safety.toml or bench/skew.toml: gain over zero-shot per stream and order.
+"""The table of bench/safety.toml and its held-out sister: gain over zero-shot by order.
 
     python bench/safety.py runs/safety
 

@@ -13,7 +13,7 @@ def step_account(method: BayesTTA) -> dict[str, Any]:
     told = {"structure": method.test.structure, **method.test.outcome}
     told |= {"alpha": method.alpha, "trust": method.trust.value}
     if method._fitted is not None:
-        told |= {"slope": method._fitted[2].slope, "kappa": method._fitted[2].kappa}
+        told |= {name: getattr(method._fitted[2], name) for name in ("slope", "kappa", "told")}
     if method.tower is not None:
         told |= method.tower.in_use
     return told

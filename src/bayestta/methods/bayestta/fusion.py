@@ -19,7 +19,7 @@ FORETOLD = (
     0.7,
 )  # share of the classes' layout that the text tells: below, the Gaussians always
 # have their say; above, only where they mend the use of classes
-MENDED = 0.01  # gain in the entropy of the mean answer, in nats, from which they have it in full
+MENDED = 0.005  # gain in the entropy of the mean answer, in nats, from which they have it in full
 NAMED = (0.75, 0.9)  # classes that they name, in parts of an even stream's: not heard below
 WINDOW = 64.0, 12.0  # half-life of the use of classes, in images: at least, and per class
 SURER = 0.85  # times trust: weight of the surer of sketch and discriminants in the confidence
@@ -43,7 +43,7 @@ class Fusion(StatefulPart):
         The largest weight.
     doubt
         Share of differing answers from which on an uneven stream gets it in full; an even one does
-        from a third of it on, and 0 always gives it in full.
+        from a third of it on, and 0 always gives it in full, in answers too.
     alone
         Whether the discriminants answer without the sketch.
     """
@@ -82,7 +82,7 @@ class Fusion(StatefulPart):
         sketch does, and evenly: what names few classes says itself that labels are skewed.
         """
         K, n = self.use.shape[1], float(self.use[0].sum())
-        if not n:
+        if not n or not self.doubt:
             return 1.0
         sketch, own = map(effective_classes, self.use)
         mends = ramp(math.log(own / sketch), 0.0, MENDED)
@@ -95,14 +95,13 @@ class Fusion(StatefulPart):
         differ = (sketch.argmax(1) != score.argmax(1)).double().sum()
         new = torch.stack([n, sketch.std(1).double().sum(), score.std(1).double().sum(), differ])
         self.gauge = self.gauge * 0.5 ** (len(sketch) / STEADY) + new
-        half_life = max(WINDOW[0], WINDOW[1] * self.use.shape[1])
-        sides = sketch.double(), self.scaled(score)
-        used = torch.stack([side.softmax(1).sum(0) for side in sides])
-        self.use = self.use * 0.5 ** (len(sketch) / half_life) + used
+        keep = 0.5 ** (len(sketch) / max(WINDOW[0], WINDOW[1] * self.use.shape[1]))
+        sides = torch.stack([sketch.double(), self.scaled(score)]).softmax(2)  # (2,B,K)
+        self.use = keep * self.use + sides.sum(1)
 
     def scaled(self, score: Tensor) -> Tensor:
         """Discriminants in the units of the sketch."""
-        return score * (self.gauge[1] / self.gauge[2].clamp_min(TINY))
+        return score.double() * (self.gauge[1] / self.gauge[2].clamp_min(TINY))
 
     def __call__(self, sketch: Tensor, score: Tensor, alpha: float) -> Tensor:
         """The answer (B,K) from both, with no lean towards any class."""
