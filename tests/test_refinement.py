@@ -11,6 +11,7 @@ from bayestta.methods.bayestta.refinement import (
     GROUP,
     KEEP,
     MOST,
+    PARDON,
     PULL,
     RETURNS,
     SHARP,
@@ -304,3 +305,30 @@ def test_a_stream_that_moves_sends_the_tower_back_to_the_source():
     assert (adapter.refinement.returns, adapter.refinement.leaves) == (0, 1)
     assert not adapter.refinement.moved
     assert at_start(adapter.refinement)
+
+
+@pytest.mark.parametrize(("left", "tokens", "trials"), [(16, 128.0, 1), (0, 0.0, 0), (16, 0.0, 0)])
+def test_a_move_counts_in_the_midst_of_a_trial_and_without_means_for_one(left, tokens, trials):
+    adapter = BayesTTA(tiny_vlm("mini-rn"), ["a", "b", "c"])
+    dark = torch.randn(64, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    for _ in range(3):
+        adapter.adapt(dark)
+    before = adapter.tower.trials
+    adapter.refinement.moved, adapter.tower.left, adapter.tower.tokens = True, left, tokens
+    adapter.adapt(0.05 * dark + 2.0)
+    assert adapter.tower.trials == before + trials
+    assert not adapter.refinement.moved
+    if not trials:
+        assert (adapter.tower.active, adapter.tower.left) == (0, 0)
+
+
+def test_a_move_is_forgotten_after_a_while():
+    refinement, encode, batches = made()
+    refinement.leaves = 2
+    x, answer, sketch = next(iter(batches))
+    for left in (2, 1, 0, 0):
+        refinement.stayed = PARDON - len(x) - 1
+        refinement.learn(x, answer, sketch, encode, even=False)
+        assert (refinement.leaves, refinement.stayed) == (left, PARDON - 1)
+        refinement.learn(x, answer, sketch, encode, even=False)
+        assert (refinement.leaves, refinement.stayed) == (max(0, left - 1), 0)

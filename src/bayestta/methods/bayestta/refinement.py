@@ -1,5 +1,4 @@
-"""Refinement of the tower's norms, Eqs. 29 and 30: sharp and even targets, a pull to the source,
-a gate.
+"""Refinement of the tower's norms, Eqs. 29 and 30: sharp targets, a pull to the source, a gate.
 
 Every step is judged before the next answer: undone if it moved answers too far at once, and all
 undone if the witnesses of the trials speak for the pristine tensors, then or later.
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bayestta.methods._tuned import Averaged, Tuned
-from bayestta.methods.bayestta.trials import Pairs, mean_and_error, witnesses
+from bayestta.methods.bayestta.trials import Pairs, clearly_less
 from bayestta.models._norms import norm_parameters
 from bayestta.models.base import VLM
 from bayestta.state import StatefulPart
@@ -30,6 +29,7 @@ AGAINST = (3.0, 2.0)  # standard errors at which a witness is, at first and afte
 FULL, MOST = 0.05, 4.0  # doubt at which the rate is `lr`, and the most that it is multiplied by
 SLOWER, RETURNS = 0.03, 3  # the rate after each return; returns after which it is over for good
 LEAVES = 4  # moves of the stream that slow refinement down as much as one return
+PARDON = 2048  # images without a move after which one is forgotten
 SURE = 0.6  # mean confidence of the sketch below which it would only be taught to be sure
 MEMORY = 128.0  # images over which doubt, confidence and the use of classes are averaged
 
@@ -62,15 +62,14 @@ class Refinement(StatefulPart):
         self.generator, self.lr, self.share, self.gate = generator, lr, share, gate
         self.add_state("returns", 0, merge="max", least=0)
         self.add_state("leaves", 0, merge="max", least=0)
+        self.add_state("stayed", 0, least=0)
         self.tuned = Tuned(norm_parameters(model.visual), self._optimiser)
         start = self.tuned.start
         self.gradient = Averaged(lambda: {key: torch.zeros_like(v) for key, v in start.items()})
         kind = torch.promote_types(model.dtype, torch.float32)
         image = torch.zeros(model.input_shape or 0, dtype=kind, device=model.device)
-        self.probe, self.judged = (
-            Pairs(most, like, classes)
-            for most, like in ((PROBE, image), (KEEP, torch.zeros(classes)))
-        )
+        self.probe = Pairs(PROBE, image, classes)
+        self.judged = Pairs(KEEP, torch.zeros(classes), classes)
         for name in ("tuned", "gradient", "probe", "judged"):
             self.add_state(name, getattr(self, name))
         self.add_state("count", 0, merge="sum", least=0)
@@ -86,7 +85,8 @@ class Refinement(StatefulPart):
         self.add_state("passed", 0, merge="sum", least=0)
 
     returns: int
-    leaves: int  # how often what the weights were tuned for was no more
+    leaves: int  # how often, of late, what the weights were tuned for was no more
+    stayed: int  # images since then
     count: int  # images in the gradient
     owed: float  # images that a gradient is due for
     unjudged: float  # images that are due to be judged, between steps
@@ -119,9 +119,7 @@ class Refinement(StatefulPart):
     @property
     def tensors(self) -> Mapping[str, Tensor] | None:
         """What the tower goes by; None while it is pristine."""
-        if not self.moved:
-            return None
-        return {key: tensor.detach() for key, tensor in self.tuned.items()}
+        return {key: v.detach() for key, v in self.tuned.items()} if self.moved else None
 
     def learn(
         self, x: Tensor, answer: Tensor, sketch: Tensor, encode: Sketch, *, even: bool
@@ -132,6 +130,9 @@ class Refinement(StatefulPart):
         under other statistics has its gain already.
         """
         n = len(x)
+        self.stayed += n
+        if self.stayed >= PARDON:
+            self.leaves, self.stayed = max(0, self.leaves - 1), 0
         share, self.seen = n / (self.seen + n), min(self.seen + n, MEMORY)
         differ = float((answer.argmax(1) != sketch.argmax(1)).float().mean())
         self.doubt += share * (differ - self.doubt)
@@ -211,12 +212,11 @@ class Refinement(StatefulPart):
         self.judged.add(mine.cpu(), source)
         if len(self.judged.second) < ENOUGH:
             return ""
-        gains, against = witnesses(self.judged.first, self.judged.second), AGAINST[self.returns > 0]
-        for name, (mean, error) in zip(("sure", "even"), map(mean_and_error, gains), strict=True):
-            if mean + against * error < 0:
-                self._restore()
-                return self._give_way(f"answers became less {name} than the source's")
-        return ""
+        less = clearly_less(self.judged.first, self.judged.second, AGAINST[self.returns > 0])
+        if not less:
+            return ""
+        self._restore()
+        return self._give_way(f"answers became less {less} than the source's")
 
     def leave(self) -> None:
         """Back to the source where weights were moved: what they were tuned for is no more.
@@ -226,7 +226,7 @@ class Refinement(StatefulPart):
         if self.moved:
             self._restore()
             self._clear()
-            self.leaves += 1
+            self.leaves, self.stayed = self.leaves + 1, 0
             self.tuned.reset(optimiser_only=True)
 
     def _restore(self) -> None:

@@ -34,6 +34,7 @@ AGAIN = (128, 2048)  # images after which a choice is tried again though nothing
 KEPT = 64  # earlier answers that count in a trial, where nothing moved
 MOVED, WINDOW = 0.5, 64.0  # what counts as a move, in deviations of single images; images averaged
 FLOOR = 0.05  # of these deviations
+FRESH = 8.0  # images that an earlier signature is worth, after a move
 
 
 class StreamTower(StatefulPart):
@@ -117,23 +118,23 @@ class StreamTower(StatefulPart):
             return self.model.encode_image(x, tuned)
 
     def look(self, x: Tensor) -> bool:
-        """Take in the pixels of a batch; whether the stream has moved and a trial begins."""
+        """Take in the pixels of a batch; whether the stream has moved."""
         x = x.to(self.model.device)
-        moved, begins = self._watch(x), False
+        moved = self._watch(x)
         if moved and not self.lost:
             self.lost = True
             for moments in (self.pixels, *self.layers.values()):
                 moments.loosen()
         self.pixels.add(*channel_moments(x), len(x))
-        if self.left == 0 and (moved or self.quiet >= self.patience):
-            if self.tokens >= self._price:
+        if moved or (self.left == 0 and self.quiet >= self.patience):
+            if self.tokens >= self._price:  # a trial of what was before a move is none of what is
                 self.left, self.quiet, self.lost = TRIAL, 0, False
-                self.trials, begins = self.trials + 1, moved
+                self.trials += 1
                 self.patience = AGAIN[0] if moved else min(2 * self.patience, AGAIN[1])
                 self.answers.keep(0 if moved else KEPT)
             elif moved:  # no means to find out: the source
-                self.active = 0
-        return begins
+                self.active = self.left = 0
+        return moved
 
     def features(self, x: Tensor, params: Mapping[str, Tensor] | None) -> Tensor:
         """Features of the batch just looked at, after a trial if one is due."""
@@ -154,17 +155,23 @@ class StreamTower(StatefulPart):
         now = signature(x).cpu()
         mean, var = now.mean(0), now.var(0, correction=0)
         if not self.weight:
-            self.recent = torch.stack([mean, var + 0.01])
-            self.weight = 8.0 + n
-        share = n / (min(self.weight, WINDOW) + n)
-        step = mean - self.recent[0]
-        spread = self.recent[1] + share * (var - self.recent[1]) + share * (1 - share) * step**2
-        self.recent = torch.stack([self.recent[0] + share * step, spread])
-        self.weight = min(self.weight + n, WINDOW)
+            self.recent, self.weight = torch.stack([mean, var + 0.01]), FRESH + n
+        self._follow(mean, var, n)
         if not self.anchored:
             return False
         least = torch.minimum(self.recent[1], self.anchor[1]).sqrt().clamp_min(FLOOR)
-        return bool(((self.recent[0] - self.anchor[0]).abs() > MOVED * least).any())
+        moved = bool(((self.recent[0] - self.anchor[0]).abs() > MOVED * least).any())
+        if moved:  # at once to where the stream is, or the rest of the way would be another move
+            self.weight = FRESH
+            self._follow(mean, var, n)
+        return moved
+
+    def _follow(self, mean: Tensor, var: Tensor, n: int) -> None:
+        """Mix the signature (3,) of n images into the recent one."""
+        share, step = n / (self.weight + n), mean - self.recent[0]
+        spread = self.recent[1] + share * (var - self.recent[1]) + share * (1 - share) * step**2
+        self.recent = torch.stack([self.recent[0] + share * step, spread])
+        self.weight = min(self.weight + n, WINDOW)
 
     def _trial(self, x: Tensor, params: Mapping[str, Tensor] | None) -> Tensor:
         """Try candidates on images spread over the batch, decide, and answer by the winner."""

@@ -49,6 +49,13 @@ def mean_and_error(values: Tensor) -> tuple[float, float]:
     return float(values.mean()), float(values.std() / len(values) ** 0.5)
 
 
+def clearly_less(a: Tensor, b: Tensor, errors: float) -> str:
+    """What answers a (n,K) are less than b on the same images, by so many standard errors."""
+    means = map(mean_and_error, witnesses(a, b))
+    less = (mean + errors * error < 0 for mean, error in means)
+    return next((name for name, is_so in zip(("sure", "even"), less, strict=True) if is_so), "")
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What the witnesses say of a candidate: means with their standard errors, over n images."""
