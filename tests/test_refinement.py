@@ -7,6 +7,7 @@ import torch
 
 from bayestta.methods.bayestta.method import BayesTTA
 from bayestta.methods.bayestta.refinement import (
+    ENOUGH,
     FULL,
     GROUP,
     KEEP,
@@ -332,3 +333,22 @@ def test_a_move_is_forgotten_after_a_while():
         assert (refinement.leaves, refinement.stayed) == (left, PARDON - 1)
         refinement.learn(x, answer, sketch, encode, even=False)
         assert (refinement.leaves, refinement.stayed) == (max(0, left - 1), 0)
+
+
+def test_answers_that_are_suddenly_less_sure_are_a_move_of_the_stream():
+    refinement, encode, batches = made()
+    turned = False
+
+    def jumps(x, tensors):
+        logits = encode(x, tensors)
+        return 0.05 * logits if turned and tensors is not None else logits
+
+    while len(refinement.judged.second) < 2 * ENOUGH:
+        assert refinement.learn(*next(batches), jumps, even=True) == ""
+    turned, reason = True, ""
+    while not reason:
+        reason = refinement.learn(*next(batches), jumps, even=True)
+    assert reason == "answers are suddenly less sure than the source's"
+    assert (refinement.returns, refinement.leaves) == (0, 1)
+    assert at_start(refinement)
+    assert not refinement.moved

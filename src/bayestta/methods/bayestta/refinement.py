@@ -72,17 +72,15 @@ class Refinement(StatefulPart):
         self.judged = Pairs(KEEP, torch.zeros(classes), classes)
         for name in ("tuned", "gradient", "probe", "judged"):
             self.add_state(name, getattr(self, name))
-        self.add_state("count", 0, merge="sum", least=0)
-        self.add_state("owed", 0.0, least=0)
-        self.add_state("unjudged", 0.0, least=0)
-        self.add_state("doubt", 0.0, least=0, most=1)
-        self.add_state("seen", 0.0, least=0)
-        self.add_state("sure", 0.0, least=0, most=1)
+        for name in ("count", "steps", "passed"):
+            self.add_state(name, 0, merge="sum", least=0)
+        for name in ("owed", "unjudged", "seen"):
+            self.add_state(name, 0.0, least=0)
+        for name in ("doubt", "sure"):
+            self.add_state(name, 0.0, least=0, most=1)
         even = torch.full((classes,), 1 / classes, device=model.device)
         self.add_state("used", even, merge="mean", least=0, most=1)
         self.add_state("moved", False, merge=lambda mine, theirs, share: mine or theirs)
-        self.add_state("steps", 0, merge="sum", least=0)
-        self.add_state("passed", 0, merge="sum", least=0)
 
     returns: int
     leaves: int  # how often, of late, what the weights were tuned for was no more
@@ -126,8 +124,7 @@ class Refinement(StatefulPart):
     ) -> str:
         """Learn from some images x of a batch with their answer (B,K); why, where it gave way.
 
-        Not from a stream that is not `even`: skewed labels teach the tower one class, and a tower
-        under other statistics has its gain already.
+        Only if `even`: skewed labels teach one class, and other statistics have their gain already.
         """
         n = len(x)
         self.stayed += n
@@ -143,8 +140,7 @@ class Refinement(StatefulPart):
         if shut or not even or self.returns >= RETURNS:
             return self._watch(x, encode) if self.moved else ""
         self.owed += self.share * n
-        take = min(int(self.owed), n)
-        self.owed -= int(self.owed)
+        take, self.owed = min(int(self.owed), n), self.owed % 1
         if not take:
             return ""
         self.passed += take
@@ -156,10 +152,9 @@ class Refinement(StatefulPart):
 
     @torch.enable_grad()
     def _backward(self, x: Tensor, answer: Tensor, encode: Sketch) -> Tensor:
-        """Add the gradient of Eq. 29, with sharp targets; logits of the same pass.
+        """Add the gradient of Eq. 29, with sharp targets, and of minus the entropy of classes' use.
 
-        And of minus the entropy of the classes' use: sharp targets alone teach the tower to prefer
-        the classes that it prefers.
+        Sharp targets alone teach the tower to prefer the classes that it prefers.
         """
         logits = encode(x, self.tuned)
         target = (SHARP * answer).softmax(1).to(logits.dtype)
@@ -200,23 +195,27 @@ class Refinement(StatefulPart):
         """Go on judging tensors that rest, on as many images as steps would be judged on."""
         n = len(x)
         self.unjudged += self.share * n * PROBE / GROUP
-        take = min(int(self.unjudged), n)
-        self.unjudged -= int(self.unjudged)
+        take, self.unjudged = min(int(self.unjudged), n), self.unjudged % 1
         if not take:
             return ""
         some = x[torch.arange(take, device=x.device) * n // take]
         return self._judge(encode(some, self.tuned).softmax(1), encode(some, None).softmax(1))
 
     def _judge(self, mine: Tensor, source: Tensor) -> str:
-        """All back to the start where the last answers (n,K) are clearly worse than the source."""
+        """Back to the start where answers (n,K) are clearly worse than the source's."""
         self.judged.add(mine.cpu(), source)
-        if len(self.judged.second) < ENOUGH:
+        mine, source = self.judged.first, self.judged.second
+        old = len(source) - ENOUGH
+        if old < 0:
             return ""
-        less = clearly_less(self.judged.first, self.judged.second, AGAINST[self.returns > 0])
-        if not less:
-            return ""
-        self._restore()
-        return self._give_way(f"answers became less {less} than the source's")
+        was_good = old >= ENOUGH and not clearly_less(mine[:old], source[:old], 0.0)
+        if was_good and clearly_less(mine[old:], source[old:], AGAINST[0]) == "sure":
+            self.leave()  # so suddenly: what the tensors were tuned for is no more
+            return "answers are suddenly less sure than the source's"
+        if less := clearly_less(mine, source, AGAINST[self.returns > 0]):
+            self._restore()
+            return self._give_way(f"answers became less {less} than the source's")
+        return ""
 
     def leave(self) -> None:
         """Back to the source where weights were moved: what they were tuned for is no more.
@@ -225,13 +224,13 @@ class Refinement(StatefulPart):
         """
         if self.moved:
             self._restore()
-            self._clear()
             self.leaves, self.stayed = self.leaves + 1, 0
             self.tuned.reset(optimiser_only=True)
 
     def _restore(self) -> None:
         """The pristine tensors, and nothing to hold against them."""
         self.tuned.assign(self.tuned.start)
+        self._clear()
         self.judged.reset()
         self.moved = False
 
