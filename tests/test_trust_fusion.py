@@ -199,7 +199,7 @@ def test_answers_are_as_sure_as_the_sides_that_give_them():
     alone = Fusion(8.0, 0.3, like=torch.zeros(5, 2), alone=True)
     alone.load(made.state())
     torch.testing.assert_close(alone(sketch, score, 0.5), made.scaled(score))
-    for alpha, trust in ((0.0, 1.0), (2.0, 0.0), (2.0, 0.6)):
+    for alpha, trust in ((0.0, 1.0), (0.3, 0.0), (2.0, 0.6)):
         answer = made(sketch, score, alpha)
         sure = made.confidence(answer, sketch, score, alpha, trust)
         only = alone.confidence(answer, sketch, score, alpha, trust)
@@ -209,7 +209,7 @@ def test_answers_are_as_sure_as_the_sides_that_give_them():
             mine, theirs = float(s.softmax(0)[best]), float(d.softmax(0)[best])
             low, high = sorted((mine, theirs))
             both = low + SURER * trust * (high - low)
-            assert float(goal) == pytest.approx((mine + alpha * both) / (1 + alpha))
+            assert float(goal) == pytest.approx(mine + min(1, alpha) * (both - mine))
             assert float(without) == pytest.approx(both)
 
 

@@ -106,21 +106,19 @@ class Fusion(StatefulPart):
     def __call__(self, sketch: Tensor, score: Tensor, alpha: float) -> Tensor:
         """The answer (B,K) from both, with no lean towards any class."""
         centred = sketch.double() - sketch.double().mean(1, keepdim=True)
-        return torch.lerp(centred, self.scaled(score), self._share(alpha))
+        share = 1.0 if self.alone else alpha / (1 + alpha)
+        return torch.lerp(centred, self.scaled(score), share)
 
     def confidence(
         self, answer: Tensor, sketch: Tensor, score: Tensor, alpha: float, trust: float
     ) -> Tensor:
-        """How sure answers (B,K) ought to be (B,): what the sketch gives them, as far as it is
-        theirs, and else what both sides give, nearer to the surer one where the stream is even."""
+        """How sure answers (B,K) ought to be (B,): what both sides give them, nearer to the surer
+        one where the stream is even; what the sketch gives them, if the other is hardly heard."""
         best = answer.argmax(1, keepdim=True)
         sides = sketch.double(), self.scaled(score)
         own, other = (side.softmax(1).gather(1, best)[:, 0] for side in sides)
         both = torch.lerp(torch.minimum(own, other), torch.maximum(own, other), SURER * trust)
-        return torch.lerp(own, both, self._share(alpha))
-
-    def _share(self, alpha: float) -> float:
-        return 1.0 if self.alone else alpha / (1 + alpha)
+        return torch.lerp(own, both, 1.0 if self.alone else min(1.0, alpha))
 
 
 def ramp(value: float, low: float, high: float) -> float:
