@@ -432,10 +432,11 @@ def test_probabilities_are_as_sure_as_the_sketch(preset):
     assert abs(float(p.amax(1).mean() - sketch)) < 0.15
 
 
-@pytest.mark.parametrize("size", [1, 40])
-def test_probabilities_of_the_default_are_calibrated_along_the_stream(size):
-    """As sure as sketch and discriminants are of the answer, and no further off than the sketch."""
-    model, stream = world(5, batch=size, batches=400 // size, signal=0.7, drift=0.0, scale=20.0)
+def calibrated(size, seed):
+    """How much further off the answers of a stream are than the sketch's, in confidence."""
+    model, stream = world(
+        5, batch=size, batches=400 // size, signal=0.7, drift=0.0, scale=20.0, seed=seed
+    )
     adapter, sure, right, sketch = make(model, refine=False), [], [], []
     for x, y in stream:
         logits = adapter.adapt(x)
@@ -448,7 +449,13 @@ def test_probabilities_of_the_default_are_calibrated_along_the_stream(size):
     late = torch.cat(sure)[-200:].mean()
     assert float(late) == pytest.approx(adapter.temperature.target, abs=0.05)
     off, sketch_off = late - torch.cat(right)[-200:].mean(), torch.cat(sketch)[-200:].mean()
-    assert abs(float(off)) < abs(float(sketch_off)) + 0.01
+    return abs(float(off)) - abs(float(sketch_off))
+
+
+@pytest.mark.parametrize("size", [1, 40])
+def test_probabilities_of_the_default_are_calibrated_along_the_stream(size):
+    """As sure as sketch and discriminants are of the answer, and no further off than the sketch."""
+    assert sum(calibrated(size, seed) for seed in range(3)) / 3 < 0.01
 
 
 # --- state ---
