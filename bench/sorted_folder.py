@@ -42,7 +42,8 @@ def accuracy(folder: Path, classes: list[str], truth: list[str], model: str, met
         out = Path(place) / "answers.csv"
         command = [sys.executable, "-m", "bayestta", "predict", "--images", str(folder)]
         command += ["--classes", ",".join(classes), "--model", model, "--method", method]
-        subprocess.run([*command, "--out", str(out), "--quiet"], check=True)
+        told = subprocess.DEVNULL  # where the answers were written, a place that is gone soon
+        subprocess.run([*command, "--out", str(out), "--quiet"], check=True, stdout=told)
         with out.open(newline="") as file:
             answers = {Path(row["path"]).stem: row["label"] for row in csv.DictReader(file)}
     hits = sum(answers[f"{i:05d}"] == name for i, name in enumerate(truth))
