@@ -34,6 +34,15 @@ def effective_classes(use: Tensor) -> float:
     return math.exp(float(torch.special.entr(share).sum()))
 
 
+def shown_classes(n: float, K: int) -> float:
+    """Classes of K that n images of an even stream are expected to show.
+
+    >>> round(shown_classes(10, 10), 2), round(shown_classes(1000, 10), 2)
+    (6.32, 10.0)
+    """
+    return K * -math.expm1(-n / K)
+
+
 class Guard:
     """Running evidence of collapse, and the states to return to.
 

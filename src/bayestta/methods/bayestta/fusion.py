@@ -7,18 +7,15 @@ import math
 import torch
 from torch import Tensor
 
-from bayestta.methods.guard import effective_classes
+from bayestta.methods.guard import effective_classes, shown_classes
 from bayestta.state import StatefulPart
 
 STEADY = 64.0  # samples after which a running value counts half
 ENOUGH = 15.0  # samples per class at which the discriminants get half of their weight
 MIXED, STEEP = 0.9, 6.0  # share of other classes than the largest, as `mixed` has it, below which
 # the weight falls, and the power with which it does
-FORETOLD = (
-    0.6,
-    0.7,
-)  # share of the classes' layout that the text tells: below, the Gaussians always
-# have their say; above, only where they mend the use of classes
+FORETOLD = (0.6, 0.7)  # share of the classes' layout that the text tells: Gaussians always have
+# their say below, and above only where they mend the use of classes
 MENDED = 0.005  # gain in the entropy of the mean answer, in nats, from which they have it in full
 NAMED = (0.75, 0.9)  # classes that they name, in parts of an even stream's: not heard below
 WINDOW = 64.0, 12.0  # half-life of the use of classes, in images: at least, and per class
@@ -86,7 +83,7 @@ class Fusion(StatefulPart):
             return 1.0
         sketch, own = map(effective_classes, self.use)
         mends = ramp(math.log(own / sketch), 0.0, MENDED)
-        names = ramp(own / (K * -math.expm1(-n / K)), *NAMED)
+        names = ramp(own / shown_classes(n, K), *NAMED)
         return max(1 - ramp(told, *FORETOLD), mends * names)
 
     def remember(self, sketch: Tensor, score: Tensor) -> None:

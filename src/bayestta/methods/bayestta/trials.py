@@ -11,14 +11,13 @@ mixes the images of the stream, only confidence counts: the statistics of one cl
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from bayestta.methods.guard import effective_classes
+from bayestta.methods.guard import effective_classes, shown_classes
 from bayestta.state import StatefulPart
 
 EVEN = 0.25  # weight of evenness, in nats, beside confidence
@@ -94,7 +93,7 @@ def judge(candidate: Tensor, source: Tensor, *, mixes: bool = False) -> Verdict:
         return Verdict(n=n)
     sure, even = witnesses(candidate, source)
     use = candidate.mean(0)
-    few = effective_classes(use) < MANY[mixes] * K * -math.expm1(-n / K)
+    few = effective_classes(use) < MANY[mixes] * shown_classes(n, K)
     most = int(use.argmax())
     rise, noise = mean_and_error(candidate[:, most] - source[:, most])
     spreads = most == int(source.mean(0).argmax()) and rise < -noise

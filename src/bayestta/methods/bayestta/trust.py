@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bayestta.methods.bayestta.fusion import ramp
 from bayestta.methods.guard import effective_classes
 from bayestta.state import StatefulPart
 
@@ -41,6 +42,5 @@ class Trust(StatefulPart):
         """From 0, the sketch has its say, to 1, the fused answer labels alone."""
         if self._known[0] is not self.used:
             share = effective_classes(self.used) / len(self.used)
-            value = min(1.0, max(0.0, (share - EVEN[0]) / (EVEN[1] - EVEN[0])))
-            self._known = self.used, value
+            self._known = self.used, ramp(share, *EVEN)
         return self._known[1]
