@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from bayestta.methods import make_adapter
 from bayestta.methods.bayestta.method import BayesTTA
-from bayestta.methods.bayestta.refinement import SLOWER
+from bayestta.methods.bayestta.pace import SLOWER
 from bayestta.methods.guard import MEMORY, Guard, effective_classes
 from bayestta.methods.guarded import Guarded
 from fake_vlm import names, world
@@ -240,7 +240,7 @@ def test_a_return_slows_refinement_that_had_moved():
     adapter.temperature.log_t = -3.0
     adapter.guard.step = lambda answer, sketch: {"collapse": "a test"}
     adapter.adapt(stream[0][0])
-    assert (adapter.caution, adapter.refinement.returns) == (1, 1)
+    assert (adapter.caution, adapter.refinement.pace.returns) == (1, 1)
     assert not adapter.refinement.moved
     rate = adapter.refinement.tuned.optimiser.param_groups[0]["lr"]
     assert rate == pytest.approx(SLOWER * adapter.settings.lr)

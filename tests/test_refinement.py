@@ -5,25 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 
+from bayestta.methods.bayestta import refinement as module
+from bayestta.methods.bayestta.judged import ENOUGH, KEEP, Judged
 from bayestta.methods.bayestta.method import BayesTTA
-from bayestta.methods.bayestta.refinement import (
-    ENOUGH,
-    FULL,
-    GROUP,
-    KEEP,
-    MOST,
-    PARDON,
-    PULL,
-    RETURNS,
-    SHARP,
-    SLOWER,
-    SURE,
-    Refinement,
-)
+from bayestta.methods.bayestta.outlook import BLOCK, MEMORY, SURE, Outlook
+from bayestta.methods.bayestta.pace import PARDON, RETURNS, SLOWER
+from bayestta.methods.bayestta.refinement import FULL, GROUP, MOST, PULL, SHARP, Refinement
 from bayestta.methods.bayestta.trials import Pairs
 from bayestta.models.base import place
 from conftest import tiny_vlm
-from fake_vlm import world
+from fake_vlm import PIXELS, world
 
 K = 4
 
@@ -32,7 +23,7 @@ def made(*, lr=1e-3, share=1.0, gate=0.0, kind="LayerNorm"):
     """A refinement, the function that asks its tower, and a stream of (x, answer, sketch)."""
     model, stream = world(K, kind, batch=16, batches=40, signal=0.7, scale=10.0)
     rng = torch.Generator().manual_seed(0)
-    refinement = Refinement(model, rng, lr=lr, share=share, gate=gate, classes=K)
+    refinement = Refinement(model, model.table, rng, lr=lr, share=share, gate=gate)
 
     def encode(x, tensors):
         return model.logits(model.encode_image(x, tensors), model.table)
@@ -78,10 +69,10 @@ def test_a_step_is_adam_on_sharp_targets_and_a_little_back():
         loss = loss + (logits.softmax(1) * used.log()).sum() / GROUP
     loss.backward()
     adam.step()
-    first = refinement.learn(*seen[0], encode, even=True)
+    first = refinement.learn(*seen[0], None, even=True)
     assert (first, refinement.steps, refinement.count) == ("", 0, 16)
     assert refinement.tensors is None
-    refinement.learn(*seen[1], encode, even=True)
+    refinement.learn(*seen[1], None, even=True)
     assert (refinement.steps, refinement.count, refinement.moved) == (1, 0, True)
     for key, value in refinement.tensors.items():
         start = refinement.tuned.start[key]
@@ -103,7 +94,7 @@ def test_it_learns_what_the_answers_say():
 
     before = loss()
     for batch in seen:
-        assert refinement.learn(*batch, encode, even=True) == ""
+        assert refinement.learn(*batch, None, even=True) == ""
     assert refinement.steps == 3
     assert loss() < before
 
@@ -112,96 +103,171 @@ def test_it_learns_what_the_answers_say():
 
 
 def test_nothing_is_learnt_where_answer_and_sketch_agree():
-    refinement, encode, batches = made(gate=0.04)
+    refinement, _, batches = made(gate=0.04)
     for x, _, sketch in batches:
-        assert refinement.learn(x, 2 * sketch, sketch, encode, even=True) == ""
-    assert (refinement.passed, refinement.steps, refinement.doubt) == (0, 0, 0)
+        assert refinement.learn(x, 2 * sketch, sketch, None, even=True) == ""
+    assert (refinement.passed, refinement.steps, refinement.outlook.doubt) == (0, 0, 0)
     assert refinement.tensors is None
 
 
 def test_nothing_is_learnt_from_a_stream_that_is_not_even():
-    refinement, encode, batches = made()
+    refinement, _, batches = made()
     for batch in batches:
-        refinement.learn(*batch, encode, even=False)
+        refinement.learn(*batch, None, even=False)
     assert (refinement.passed, refinement.steps) == (0, 0)
-    assert refinement.doubt > 0  # but it is watched
+    assert refinement.outlook.doubt > 0  # but it is watched
 
 
 def test_doubt_is_a_running_mean():
-    refinement, encode, batches = made(gate=1.0)
+    refinement, _, batches = made(gate=1.0)
     differ = []
     for step in range(6):
         x, answer, sketch = next(batches)
-        refinement.learn(x, answer, sketch, encode, even=True)
+        refinement.learn(x, answer, sketch, None, even=True)
         differ.append(float((answer.argmax(1) != sketch.argmax(1)).double().mean()))
-        assert refinement.doubt == pytest.approx(sum(differ) / (step + 1), abs=1e-6)
+        assert refinement.outlook.doubt == pytest.approx(sum(differ) / (step + 1), abs=1e-6)
 
 
 @pytest.mark.parametrize("size", [1, 3, 16])
 @pytest.mark.parametrize("share", [0.1, 0.25, 1.0])
 def test_the_share_of_images_holds_for_any_batch(size, share):
-    refinement, encode, batches = made(share=share, lr=0.0)
+    refinement, _, batches = made(share=share, lr=0.0)
     passes, n = 0, 0
 
     def counting(x, tensors):
         nonlocal passes
-        passes += len(x) if torch.is_grad_enabled() else 0
-        return encode(x, tensors)
+        passes += len(x) if tensors is refinement.tuned and torch.is_grad_enabled() else 0
+        return plain(x, tensors)
 
+    plain, refinement.model.encode_image = refinement.model.encode_image, counting
     for _ in range(5):
         x, answer, sketch = next(batches)
         for part in zip(x.split(size), answer.split(size), sketch.split(size), strict=True):
-            refinement.learn(*part, counting, even=True)
+            refinement.learn(*part, None, even=True)
             n += len(part[0])
     assert refinement.passed == passes
-    assert share * n - 1 <= passes <= share * n + 1e-6
+    assert share * n - size <= passes <= share * n + 1e-6
+
+
+@pytest.mark.parametrize(("size", "share"), [(16, 1.0), (48, 0.75), (16, 0.25)])
+def test_a_forward_that_leaves_a_trace_gives_the_gradient_of_a_second_one(size, share):
+    plain, traced = made(share=share)[0], made(share=share)[0]
+    draw = torch.Generator().manual_seed(3)
+    for _ in range(6):
+        x = torch.randn(size, PIXELS, generator=draw, dtype=torch.float64)
+        y = torch.randint(K, (size,), generator=draw)
+        features = plain.model.encode_image(x, plain.tensors)
+        own, trace = traced.features(x)
+        torch.testing.assert_close(own, features, rtol=1e-9, atol=1e-12)
+        assert not own.requires_grad
+        sketch = plain.model.logits(features, plain.text)
+        answer = sketch + 3.0 * torch.nn.functional.one_hot(y, K)
+        plain.learn(x, answer, sketch, None, even=True)
+        traced.learn(x, answer, sketch, trace, even=True)
+    assert (plain.steps, plain.passed) == (traced.steps, traced.passed)
+    assert plain.passed > 0
+    for key, value in plain.tuned.items():
+        torch.testing.assert_close(traced.tuned[key], value, rtol=1e-6, atol=1e-9)
+
+
+def test_no_trace_is_left_where_no_gradient_is_due():
+    refinement = made(gate=0.5)[0]
+    x = torch.zeros(16, PIXELS, dtype=torch.float64)
+    assert refinement.features(x)[1] is None  # the gate is shut
+    refinement = made(share=0.25)[0]
+    assert refinement.features(x)[1] is None  # a quarter of the batch is owed, not all of it
+
+
+# --- a stream that is suddenly another one ---
+
+
+def confidences(mean, n, seed=0):
+    """Logits (n,2) whose confidence varies about a mean."""
+    noise = 0.05 * torch.randn(n, generator=torch.Generator().manual_seed(seed)).double()
+    p = (mean + noise).clamp(0.51, 0.999)
+    return torch.stack([p.log(), (1 - p).log()], 1)
+
+
+@pytest.mark.parametrize("size", [1, 8, 64])
+def test_a_jump_of_the_confidence_is_seen_at_once_and_a_drift_is_none(size):
+    outlook = Outlook(0.0, 2, torch.device("cpu"))
+    slowly = torch.cat([confidences(0.7 + 0.005 * i, 128, seed=i) for i in range(8)])
+    assert not any(outlook.update(part, part) for part in slowly.split(size))
+    jump = confidences(0.6, 128, seed=9).split(size)
+    seen = next(i for i, part in enumerate(jump) if outlook.update(part, part))
+    assert (seen + 1) * size <= max(size, 2 * BLOCK)
+    assert float(outlook.before[1] / outlook.before[0]) < 0.8  # what was before is forgotten
+    assert float(outlook.before[0]) <= MEMORY + size
+
+
+def test_weights_are_left_at_a_jump_and_the_rate_stays():
+    refinement, _, batches = made()
+    for _ in range(4):
+        refinement.learn(*next(batches), None, even=True)
+    assert refinement.moved
+    x, answer, sketch = next(batches)
+    reasons = [refinement.learn(x, answer, 0.1 * sketch, None, even=True) for _ in range(2)]
+    assert "the confidence of the sketch has jumped" in reasons
+    assert (refinement.pace.returns, refinement.pace.moves) == (0, 0)
+    assert at_start(refinement)
+
+
+def test_what_the_tensors_add_to_the_confidence():
+    judged = Judged(2)
+    sure, unsure = (torch.tensor([[p, 1 - p]]).repeat(ENOUGH, 1) for p in (0.9, 0.6))
+    judged.add(sure[:-1], unsure[:-1])
+    assert judged.surer == 0.0  # too few
+    judged.add(sure[:1], unsure[:1])
+    assert judged.surer == pytest.approx(0.3, abs=1e-6)
+    judged.reset()
+    judged.add(unsure, sure)
+    assert judged.surer == 0.0
 
 
 # --- giving way ---
 
 
 def test_a_leap_is_undone_and_the_rate_falls():
-    refinement, encode, batches = made(lr=50.0)
+    refinement, _, batches = made(lr=50.0)
     next_reason = ""
     while not next_reason:
-        next_reason = refinement.learn(*next(batches), encode, even=True)
+        next_reason = refinement.learn(*next(batches), None, even=True)
     assert next_reason.startswith("one step moved the answers by")
     assert at_start(refinement)
     assert refinement.tensors is None
-    assert (refinement.returns, refinement.count) == (1, 0)
+    assert (refinement.pace.returns, refinement.count) == (1, 0)
     assert rate(refinement) == pytest.approx(50.0 * SLOWER)
     assert not refinement.tuned.optimiser.state
 
 
 def test_answers_that_are_no_numbers_are_a_leap():
-    refinement, encode, batches = made()
+    refinement, _, batches = made()
 
-    def broken(x, tensors):
-        logits = encode(x, tensors)
-        return logits if torch.is_grad_enabled() else logits * torch.nan
-
-    reasons = [refinement.learn(*next(batches), broken, even=True) for _ in range(2)]
+    refinement._answers = lambda x, tensors: torch.full((len(x), K), torch.nan)
+    reasons = [refinement.learn(*next(batches), None, even=True) for _ in range(2)]
     assert reasons[-1] == "one step moved the answers by nan"
     assert at_start(refinement)
 
 
 @pytest.mark.parametrize("word", ["sure", "even"])
-def test_the_witnesses_call_all_of_it_back(word):
+def test_the_witnesses_call_all_of_it_back(word, monkeypatch):
+    monkeypatch.setattr(module, "LEAP", 2.0)  # as if training had led there little by little
     refinement, encode, batches = made()
     tilt = torch.tensor([30.0, 0, 0, 0]).double()
 
     def worse(x, tensors):
         logits = encode(x, tensors)
         if tensors is None:
-            return logits
-        return 0.05 * logits if word == "sure" else logits + tilt
+            return logits.softmax(1)
+        return (0.05 * logits if word == "sure" else logits + tilt).softmax(1)
 
-    reasons = [refinement.learn(*batch, worse, even=True) for batch in batches]
+    refinement._answers = worse
+    reasons = [refinement.learn(*batch, None, even=True) for batch in batches]
     first = next(reason for reason in reasons if reason)
     assert first == f"answers became less {word} than the source's"
     assert at_start(refinement)
     assert not refinement.moved
-    assert refinement.returns == RETURNS  # it never got better
+    assert refinement.pace.returns == RETURNS  # it never got better
     assert rate(refinement) == pytest.approx(1e-3 * SLOWER**RETURNS)
 
 
@@ -209,14 +275,15 @@ def test_tensors_that_rest_are_judged_too():
     """A tower that broke may close the gate itself: no further step would ever judge it."""
     refinement, encode, batches = made()
     for _ in range(2):
-        refinement.learn(*next(batches), encode, even=True)
+        refinement.learn(*next(batches), None, even=True)
     assert refinement.moved
     tilt = torch.tensor([30.0, 0, 0, 0]).double()
 
     def worse(x, tensors):
-        return encode(x, tensors) + (0 if tensors is None else tilt)
+        return (encode(x, tensors) + (0 if tensors is None else tilt)).softmax(1)
 
-    reasons = [refinement.learn(*batch, worse, even=False) for batch in batches]
+    refinement._answers = worse
+    reasons = [refinement.learn(*batch, None, even=False) for batch in batches]
     assert refinement.steps == 1
     assert [reason for reason in reasons if reason] == [
         "answers became less even than the source's"
@@ -226,14 +293,14 @@ def test_tensors_that_rest_are_judged_too():
 
 
 def test_three_returns_end_it():
-    refinement, encode, batches = made(lr=1e6)
-    reasons = [refinement.learn(*batch, encode, even=True) for batch in batches]
-    assert sum(bool(reason) for reason in reasons) == refinement.returns == RETURNS
+    refinement, _, batches = made(lr=1e6)
+    reasons = [refinement.learn(*batch, None, even=True) for batch in batches]
+    assert sum(bool(reason) for reason in reasons) == refinement.pace.returns == RETURNS
     assert at_start(refinement)
     passed = refinement.passed
     assert passed < 40 * 16
     refinement.reset()
-    assert (refinement.returns, rate(refinement)) == (0, pytest.approx(1e6))
+    assert (refinement.pace.returns, rate(refinement)) == (0, pytest.approx(1e6))
 
 
 def test_what_judges_is_bounded_and_checked():
@@ -245,9 +312,9 @@ def test_what_judges_is_bounded_and_checked():
     assert torch.equal(other.first, pairs.first)
     with pytest.raises(ValueError, match="6 and 6 entries are not at most 5 pairs"):
         other.load({"first": torch.zeros(6, 2), "second": torch.zeros(6, K)})
-    refinement, encode, batches = made(lr=1e-4)
+    refinement, _, batches = made(lr=1e-4)
     for batch in batches:
-        refinement.learn(*batch, encode, even=True)
+        refinement.learn(*batch, None, even=True)
     assert len(refinement.judged.second) <= KEEP
 
 
@@ -285,10 +352,10 @@ def test_it_works_inside_no_grad():
 
 
 def test_an_unsure_sketch_is_not_taught_to_be_sure():
-    refinement, encode, batches = made(gate=0.01)
+    refinement, _, batches = made(gate=0.01)
     for x, answer, sketch in batches:
-        refinement.learn(x, answer, 0.01 * sketch, encode, even=True)
-    assert refinement.sure < SURE
+        refinement.learn(x, answer, 0.01 * sketch, None, even=True)
+    assert refinement.outlook.sure < SURE
     assert (refinement.steps, refinement.passed) == (0, 0)
 
 
@@ -303,7 +370,7 @@ def test_a_stream_that_moves_sends_the_tower_back_to_the_source():
     trials = adapter.tower.trials
     adapter.adapt(0.05 * dark + 2.0)
     assert adapter.tower.trials == trials + 1
-    assert (adapter.refinement.returns, adapter.refinement.leaves) == (0, 1)
+    assert (adapter.refinement.pace.returns, adapter.refinement.pace.moves) == (0, 1)
     assert not adapter.refinement.moved
     assert at_start(adapter.refinement)
 
@@ -324,31 +391,33 @@ def test_a_move_counts_in_the_midst_of_a_trial_and_without_means_for_one(left, t
 
 
 def test_a_move_is_forgotten_after_a_while():
-    refinement, encode, batches = made()
-    refinement.leaves = 2
+    refinement, _, batches = made()
+    refinement.pace.moves = 2
     x, answer, sketch = next(iter(batches))
     for left in (2, 1, 0, 0):
-        refinement.stayed = PARDON - len(x) - 1
-        refinement.learn(x, answer, sketch, encode, even=False)
-        assert (refinement.leaves, refinement.stayed) == (left, PARDON - 1)
-        refinement.learn(x, answer, sketch, encode, even=False)
-        assert (refinement.leaves, refinement.stayed) == (max(0, left - 1), 0)
+        refinement.pace.stayed = PARDON - len(x) - 1
+        refinement.learn(x, answer, sketch, None, even=False)
+        assert (refinement.pace.moves, refinement.pace.stayed) == (left, PARDON - 1)
+        refinement.learn(x, answer, sketch, None, even=False)
+        assert (refinement.pace.moves, refinement.pace.stayed) == (max(0, left - 1), 0)
 
 
-def test_answers_that_are_suddenly_less_sure_are_a_move_of_the_stream():
+def test_answers_that_are_suddenly_less_sure_are_a_move_of_the_stream(monkeypatch):
+    monkeypatch.setattr(module, "LEAP", 2.0)
     refinement, encode, batches = made()
     turned = False
 
     def jumps(x, tensors):
         logits = encode(x, tensors)
-        return 0.05 * logits if turned and tensors is not None else logits
+        return (0.05 * logits if turned and tensors is not None else logits).softmax(1)
 
+    refinement._answers = jumps
     while len(refinement.judged.second) < 2 * ENOUGH:
-        assert refinement.learn(*next(batches), jumps, even=True) == ""
+        assert refinement.learn(*next(batches), None, even=True) == ""
     turned, reason = True, ""
     while not reason:
-        reason = refinement.learn(*next(batches), jumps, even=True)
+        reason = refinement.learn(*next(batches), None, even=True)
     assert reason == "answers are suddenly less sure than the source's"
-    assert (refinement.returns, refinement.leaves) == (0, 1)
+    assert (refinement.pace.returns, refinement.pace.moves) == (0, 1)
     assert at_start(refinement)
     assert not refinement.moved

@@ -19,7 +19,7 @@ from bayestta.methods.bayestta.fusion import Fusion, lean
 from bayestta.methods.bayestta.homogeneity import Homogeneity
 from bayestta.methods.bayestta.presets import BayesTTASettings
 from bayestta.methods.bayestta.prior import Expected, expected_means, regularised
-from bayestta.methods.bayestta.refinement import Refinement
+from bayestta.methods.bayestta.refinement import Refinement, Trace
 from bayestta.methods.bayestta.tower import StreamTower
 from bayestta.methods.bayestta.trust import Trust
 from bayestta.methods.guard import Guard
@@ -74,8 +74,7 @@ class BayesTTA(Adapter):
         self.refinement = None
         if own.refine and norm_layers(self.model.visual):
             rates = {"lr": own.lr, "share": own.share, "gate": own.gate}
-            K = len(self.classes)
-            self.refinement = Refinement(self.model, self.generator, classes=K, **rates)
+            self.refinement = Refinement(self.model, self.text, self.generator, **rates)
         self.guard = Guard(self)
         for name in PARTS:
             if (part := getattr(self, name)) is not None:
@@ -86,7 +85,7 @@ class BayesTTA(Adapter):
 
     def _adapt(self, x: Tensor) -> Tensor:
         with torch.no_grad():
-            z = self._features(x)
+            z, trace = self._features(x)
             sketch = self.model.logits(z, self.text)  # Eq. 6
             features, self.sketch = z.double(), sketch  # all statistics are float64
             self._estimate(features, sketch)
@@ -94,7 +93,7 @@ class BayesTTA(Adapter):
         self.record = step_account(self)
         if self.settings.guard:
             tuned = self.refinement
-            returns = 0 if tuned is None else tuned.returns + tuned.moved
+            returns = 0 if tuned is None else tuned.pace.returns + tuned.moved
             signs, bad = self.guard.review(self.probabilities(answer), sketch)
             self.record["guard"] = signs
             if bad:
@@ -103,7 +102,8 @@ class BayesTTA(Adapter):
                 return self._sketch_alone(sketch)
         if self.refinement is not None:
             even = self.trust.value > 0 and not (self.tower and self.tower.active)
-            reason = self.refinement.learn(x, answer, sketch, self._logits, even=even)
+            x = x.to(self.model.device)
+            reason = self.refinement.learn(x, answer, sketch, trace, even=even)
             if reason:
                 self.record["refinement"] = reason
         return answer
@@ -117,30 +117,28 @@ class BayesTTA(Adapter):
     def _tensors(self) -> Mapping[str, Tensor] | None:
         return None if self.refinement is None else self.refinement.tensors
 
-    def _features(self, x: Tensor) -> Tensor:
-        """Features of a batch, by statistics that the stream chooses."""
-        tensors = self._tensors()
-        if self.tower is None or x.ndim != 4:  # features, not pixels
-            z = self.model.encode_image(x, tensors)
+    def _features(self, x: Tensor) -> tuple[Tensor, Trace | None]:
+        """Features of a batch, by statistics that the stream chooses, and what refinement needs."""
+        tuned, tower = self.refinement, self.tower if x.ndim == 4 else None  # pixels, not features
+        if tower is not None and tower.look(x) and tuned is not None:
+            tuned.leave()
+        x, tensors, trace = x.to(self.model.device), self._tensors(), None
+        if tower is not None and (tower.left or tower.active):
+            z = tower.features(x, tensors)
+            if tower.active and tuned is not None:  # the weights are not for these statistics
+                tuned.leave()
+        elif tuned is not None:
+            z, trace = tuned.features(x)
         else:
-            if self.tower.look(x) and self.refinement is not None:
-                self.refinement.leave()
-                tensors = None
-            z = self.tower.features(x, tensors)
-        self.moves_tower = tensors is not None or bool(self.tower and self.tower.active)
-        return z
+            z = self.model.encode_image(x)
+        self.moves_tower = tensors is not None or bool(tower and tower.active)
+        return z, trace
 
     def encode(self, x: Tensor) -> Tensor:
         """Features (B,D) of a batch as the current state sees them; nothing changes."""
-        return self._encode(x, self._tensors())
-
-    def _encode(self, x: Tensor, tensors: Mapping[str, Tensor] | None) -> Tensor:
         if self.tower is None or x.ndim != 4:
-            return self.model.encode_image(x, tensors)
-        return self.tower.encode(x.to(self.model.device), self.tower.active, tensors)
-
-    def _logits(self, x: Tensor, tensors: Mapping[str, Tensor] | None) -> Tensor:
-        return self.model.logits(self._encode(x, tensors), self.text)
+            return self.model.encode_image(x, self._tensors())
+        return self.tower.encode(x.to(self.model.device), self.tower.active, self._tensors())
 
     # --- debiased temporal distribution estimation ---
 
@@ -220,7 +218,8 @@ class BayesTTA(Adapter):
         answer = self.fusion(sketch, score, alpha) + (1 - trust) * lean(self.stats.seen)
         if remember:
             sure = self.fusion.confidence(answer, sketch, score, alpha, trust)
-            self.temperature.update(answer, sure)
+            surer = 0.0 if self.refinement is None else self.refinement.judged.surer
+            self.temperature.update(answer, (sure - surer).clamp_min(1 / len(self.classes)))
         return answer.to(sketch.dtype)
 
     def _sketch_alone(self, sketch: Tensor) -> Tensor:

@@ -1,0 +1,51 @@
+"""How fast refinement goes on, after it went wrong or what it was tuned for was no more."""
+
+from __future__ import annotations
+
+import math
+
+from bayestta.state import StatefulPart
+
+SLOWER, RETURNS = 0.03, 3  # the rate after each return; returns after which it is over for good
+LEAVES = 4  # moves of the stream that slow refinement down as much as one return
+PARDON = 2048  # images without a move after which one is forgotten
+
+
+class Pace(StatefulPart):
+    """Counts of returns to the source and, of late, of moves of the stream.
+
+    >>> pace = Pace()
+    >>> pace.move()
+    >>> round(pace.factor, 2)
+    0.42
+    >>> pace.go_on(2048)
+    >>> pace.factor
+    1.0
+    """
+
+    def __init__(self) -> None:
+        self.add_state("returns", 0, merge="max", least=0)
+        self.add_state("moves", 0, merge="max", least=0)
+        self.add_state("stayed", 0, least=0)
+
+    returns: int
+    moves: int  # a stream that moves away once may do so again
+    stayed: int  # images since the last one
+
+    @property
+    def factor(self) -> float:
+        """Of the rate."""
+        return math.pow(SLOWER, self.returns + self.moves / LEAVES)
+
+    @property
+    def over(self) -> bool:
+        return self.returns >= RETURNS
+
+    def move(self) -> None:
+        self.moves, self.stayed = self.moves + 1, 0
+
+    def go_on(self, n: int) -> None:
+        """Count n images."""
+        self.stayed += n
+        if self.stayed >= PARDON:
+            self.moves, self.stayed = max(0, self.moves - 1), 0
