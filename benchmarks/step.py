@@ -86,21 +86,24 @@ def plain(model: VLM) -> dict[str, Work]:
 
 
 def measure(
-    model: VLM, forms: list[str], batch: int, stretch: int, repeats: int, *, moves: bool
+    model: VLM, forms: list[str], batch: int, stretch: int, repeats: int, warm: int, *, moves: bool
 ) -> dict[str, dict[str, Any]]:
     """By form: median seconds per stretch and median ratio to encode_image, gate and trials."""
     adapters = {form: BayesTTA(model, CLASSES, TEMPLATES, **FORMS[form]) for form in forms}
     work = {**plain(model), **{form: adapter.adapt for form, adapter in adapters.items()}}
     stream = batches(model, batch, moves=moves)
     taken: dict[str, list[float]] = {title: [] for title in work}
-    for repetition in range(repeats + 1):  # the first warms up, and is the start of the stream
+    for x in islice(stream, warm):  # the start of the stream, with more trials than later
+        for adapter in adapters.values():
+            adapter.adapt(x)
+    for _ in range(repeats):
         spent = dict.fromkeys(work, 0.0)
         for x in islice(stream, stretch):
             for title, each in work.items():  # interleaved, so that a busy moment hits all alike
                 began = time.perf_counter()
                 each(x)
                 spent[title] += time.perf_counter() - began
-        for title in work if repetition else []:
+        for title in work:
             taken[title].append(spent[title])
     found: dict[str, dict[str, Any]] = {}
     for title, times in taken.items():
@@ -137,18 +140,23 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--stretch", type=int, default=8, help="batches per repetition")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--warm", type=int, default=8, help="batches before the first repetition")
+    parser.add_argument(
+        "--streams", nargs="+", default=["rests", "moves"], choices=["rests", "moves"]
+    )
     parser.add_argument("--out", type=Path, help="file for the numbers, as JSON")
     args = parser.parse_args()
     found: dict[str, dict[str, Any]] = {}
     for architecture in args.architectures:
         model = random_model(architecture)
-        for moves in (False, True):
-            title = f"{architecture}, the stream {'moves' if moves else 'rests'}"
-            made = measure(model, args.forms, args.batch, args.stretch, args.repeats, moves=moves)
+        for stream in args.streams:
+            title = f"{architecture}, the stream {stream}"
+            sizes = args.batch, args.stretch, args.repeats, args.warm
+            made = measure(model, args.forms, *sizes, moves=stream == "moves")
             found[title] = made
             print(
-                f"{title}; B={args.batch}, {args.stretch} batches per repetition, median of "
-                f"{args.repeats}, {torch.get_num_threads()} threads"
+                f"{title}; B={args.batch}, after {args.warm} batches, {args.stretch} per "
+                f"repetition, median of {args.repeats}, {torch.get_num_threads()} threads"
             )
             print("\n".join(line(form, each) for form, each in made.items()), flush=True)
     if args.out:
