@@ -22,11 +22,11 @@ from bayestta.state import StatefulPart
 
 Trace = tuple[Tensor, Tensor]  # indices (n,) into a batch, and features (n,D) with their graph
 GROUP = 32  # images whose gradients make one step
-SHARP = 4.0  # targets are the softmax of so many times the answer
+SHARP = 2.0  # targets are the softmax of so many times the answer
 PULL = 0.01  # towards the source weights, after each step
 PROBE = 6  # images that judge a step
 LEAP = 0.3  # total variation between answers before and after one step, from which it is undone
-FULL, MOST = 0.05, 4.0  # doubt at which the rate is `lr`, and the most that it is multiplied by
+FULL, MOST = 0.04, 4.0  # doubt at which the rate is `lr`, and the most that it is multiplied by
 
 
 class Refinement(StatefulPart):
@@ -35,7 +35,7 @@ class Refinement(StatefulPart):
     Parameters
     ----------
     lr
-        Learning rate of Adam where answer and sketch differ on 5 % of the images. It goes with the
+        Learning rate of Adam where answer and sketch differ on 4 % of the images. It goes with the
         square of that share, as there is that much to be won; a thirtieth of it after each return.
     share
         Share of the images that go through the tower with a gradient.
