@@ -31,7 +31,7 @@ class Outlook(StatefulPart):
         even = torch.full((classes,), 1 / classes, device=device)
         self.add_state("used", even, merge="mean", least=0, most=1)
         for name in ("block", "before"):
-            self.add_state(name, torch.zeros(3, dtype=torch.float64), merge="sum", least=0)
+            self.add_state(name, even.new_zeros(3, dtype=torch.float64), merge="sum", least=0)
 
     seen: float  # images in the means
     doubt: float  # share of images on which answer and sketch differ
@@ -53,7 +53,7 @@ class Outlook(StatefulPart):
         self.doubt += share * (differ - self.doubt)
         self.sure += share * (float(p.amax(1).mean()) - self.sure)
         self.used = self.used.lerp(p.mean(0).to(self.used), share)
-        return self._jumped(p.amax(1).double().cpu())
+        return self._jumped(p.amax(1).double())
 
     def _jumped(self, sure: Tensor) -> bool:
         self.block = self.block + torch.stack([sure.new_tensor(len(sure)), sure.sum(), sure @ sure])
