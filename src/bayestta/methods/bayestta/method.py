@@ -48,7 +48,7 @@ class BayesTTA(Adapter):
         "via Gaussian Discriminant Analysis, arXiv 2507.08607, 2025"
     )
     tunes = "Gaussian statistics of the features; statistics and norms of the image tower"
-    cost = "1 forward per image; while the stream moves up to 1/5 more, where answers differ 0.7"
+    cost = "1 forward per image; while the stream moves up to 1/5 more, where answers differ 0.6"
     fidelity = "preset=released follows the authors' code, paper the equations; the default is ours"
 
     def __new__(cls, *args: Any, **keywords: Any) -> BayesTTA:
