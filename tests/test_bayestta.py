@@ -623,7 +623,7 @@ def test_refinements_merge():
     assert (mine.count, mine.steps, mine.pace.returns) == (count, steps, 2)
     torch.testing.assert_close(mine.gradient[key], gradient)
     torch.testing.assert_close(mine.tuned[key].detach(), tensor)
-    assert mine.lr * mine.pace.factor == pytest.approx(2e-3 * SLOWER**2)
+    assert mine._rate == pytest.approx(2e-3 * SLOWER**2)
     copy = make(adapter.model, **learns)
     copy.load_state(adapter.state())
     assert torch.equal(copy.adapt(rest[0]), adapter.adapt(rest[0]))

@@ -80,7 +80,11 @@ class Refinement(StatefulPart):
     passed: int  # images that the gate let pass
 
     def _optimiser(self, tensors: list[Tensor]) -> torch.optim.Optimizer:
-        return torch.optim.Adam(tensors, lr=self.lr * self.pace.factor)
+        return torch.optim.Adam(tensors, lr=self._rate)
+
+    @property
+    def _rate(self) -> float:
+        return self.lr * self.pace.factor
 
     def reset(self) -> None:
         self.reset_state()
@@ -167,7 +171,7 @@ class Refinement(StatefulPart):
         """Eq. 30: one step of Adam and a little back; judged, and undone if it is not good."""
         before = self.tuned.snapshot()
         for group in self.tuned.optimiser.param_groups:
-            group["lr"] = self.lr * self.pace.factor * min(MOST, (self.outlook.doubt / FULL) ** 2)
+            group["lr"] = self._rate * min(MOST, (self.outlook.doubt / FULL) ** 2)
         for key, tensor in self.tuned.items():
             tensor.grad = self.gradient[key] / self.count
         self.tuned.optimiser.step()
