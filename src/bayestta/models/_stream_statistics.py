@@ -16,6 +16,7 @@ from bayestta.state import matching
 MEMORY = 128.0  # images that the running statistics reach back over
 PRIOR = 8.0  # images at which they are trusted by half: a handful says little
 LOOSE = 4.0  # images that are left of them when the stream has moved
+EPS = 1e-5  # added to variances before they divide, as BatchNorms do
 PIXELS = 14  # along a side of a feature map that are looked at, about
 
 
@@ -50,6 +51,21 @@ class Moments:
     @property
     def trust(self) -> float:
         return self.n / (self.n + PRIOR)
+
+    @property
+    def shift(self) -> float:
+        """Divergence of what was seen from the source (Kullback-Leibler of Gaussians per channel).
+
+        In nats per channel, as far as it is trusted; a channel counts one at most.
+        """
+        mean, var = self._start
+        ratio = (self.var + EPS) / (var + EPS)
+        nats = 0.5 * (ratio + (self.mean - mean).square() / (var + EPS) - 1 - ratio.log())
+        return self.trust * float(nats.clamp_max(1.0).mean())
+
+    def fresh(self) -> Moments:
+        """Others of the same source, that have seen nothing."""
+        return Moments(*self._start)
 
     def state(self) -> dict[str, Any]:
         return {"mean": self.mean.clone(), "var": self.var.clone(), "n": self.n}

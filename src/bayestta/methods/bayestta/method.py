@@ -87,7 +87,7 @@ class BayesTTA(Adapter):
         with torch.no_grad():
             z, trace = self._features(x)
             sketch = self.model.logits(z, self.text)  # Eq. 6
-            features, self.sketch = z.double(), sketch  # all statistics are float64
+            features, self.sketch = self._settled(z), sketch
             self._estimate(features, sketch)
             answer = self._answer(features, sketch, remember=True)
         self.record = step_account(self)
@@ -110,7 +110,7 @@ class BayesTTA(Adapter):
 
     def _predict(self, x: Tensor) -> Tensor:
         z = self.encode(x)
-        return self._answer(z.double(), self.model.logits(z, self.text))
+        return self._answer(self._settled(z), self.model.logits(z, self.text))
 
     # --- the sketch ---
 
@@ -133,6 +133,11 @@ class BayesTTA(Adapter):
             z = self.model.encode_image(x)
         self.moves_tower = tensors is not None or bool(tower and tower.active)
         return z, trace
+
+    def _settled(self, z: Tensor) -> Tensor:
+        """Features (B,D) where those of the source are, or tuning would leave statistics behind."""
+        wide = z.double()  # as all statistics are
+        return wide if self.refinement is None else wide - self.refinement.drift
 
     def encode(self, x: Tensor) -> Tensor:
         """Features (B,D) of a batch as the current state sees them; nothing changes."""

@@ -61,17 +61,19 @@ class Refinement(StatefulPart):
         self.gradient = Averaged(lambda: {key: torch.zeros_like(v) for key, v in start.items()})
         kind = torch.promote_types(model.dtype, torch.float32)
         image = torch.zeros(model.input_shape or 0, dtype=kind, device=model.device)
-        self.probe = Pairs(PROBE, image, classes)
+        self.probe = Pairs(PROBE, image, text.shape[1])
         self.judged = Judged(classes)
         self.outlook = Outlook(gate, classes, model.device)
         for name in ("pace", "tuned", "gradient", "probe", "judged", "outlook"):
             self.add_state(name, getattr(self, name))
         for name in ("count", "steps", "passed"):
             self.add_state(name, 0, merge="sum", least=0)
+        self.add_state("drift", text.new_zeros(text.shape[1]), merge="mean")
         self.add_state("owed", 0.0, least=0)
         self.add_state("unjudged", 0.0, least=0)
         self.add_state("moved", False, merge=lambda mine, theirs, share: mine or theirs)
 
+    drift: Tensor  # (D,) where the tensors have moved features to, on average over images
     count: int  # images in the gradient
     owed: float  # images that a gradient is due for
     unjudged: float  # images that are due to be judged, between steps
@@ -145,13 +147,13 @@ class Refinement(StatefulPart):
             return ""
         self.passed += take
         chosen, features = trace or self._trace(x, take)[1]
-        logits = self._backward(features, answer[chosen])
-        self.probe.add(x[chosen], logits.softmax(1))
+        self._backward(features, answer[chosen])
+        self.probe.add(x[chosen], features)
         self.count += take
         return self._step() if self.count >= GROUP else ""
 
     @torch.enable_grad()
-    def _backward(self, features: Tensor, answer: Tensor) -> Tensor:
+    def _backward(self, features: Tensor, answer: Tensor) -> None:
         """Add the gradient of Eq. 29, with sharp targets, and of minus the entropy of classes' use.
 
         Sharp targets alone teach the tower to prefer the classes that it prefers.
@@ -164,7 +166,6 @@ class Refinement(StatefulPart):
         for key, gradient in zip(self.tuned, gradients, strict=True):
             if gradient is not None:
                 self.gradient.tensors[key] = self.gradient.tensors[key] + gradient
-        return logits.detach()
 
     @torch.no_grad()
     def _step(self) -> str:
@@ -179,30 +180,31 @@ class Refinement(StatefulPart):
         for key, tensor in self.tuned.items():
             tensor.lerp_(self.tuned.start[key], PULL)
         self.steps += 1
-        x, earlier = self.probe.first, self.probe.second
+        x, earlier = self.probe.first, self.probe.second.to(self.text)
         self._clear()
-        after = self._answers(x, self.tuned)
-        leap = float((after.cpu() - earlier).abs().sum(1).mean() / 2)
+        after = self.model.encode_image(x, self.tuned)
+        answers = self._answers(after)
+        leap = float((answers - self._answers(earlier)).abs().sum(1).mean() / 2)
         if not leap <= LEAP:  # so that NaN is too far
             self.tuned.assign(before)
             return self._give_way(f"one step moved the answers by {leap:.2f}")
-        self.moved = True
-        return self._judge(after, self._answers(x, None))
+        self.moved, self.drift = True, self.drift + (after - earlier).mean(0).to(self.drift)
+        return self._judge(answers, self._answers(self.model.encode_image(x)))
 
     @torch.no_grad()
     def _watch(self, x: Tensor) -> str:
         """Go on judging tensors that rest, on as many images as steps would be judged on."""
         n = len(x)
         self.unjudged += self.share * n * PROBE / GROUP
-        take = min(int(self.unjudged), n)
-        self.unjudged -= take
-        if not take:
+        if not (take := min(int(self.unjudged), n)):
             return ""
+        self.unjudged -= take
         some = x[torch.arange(take, device=x.device) * n // take]
-        return self._judge(self._answers(some, self.tuned), self._answers(some, None))
+        both = (self.model.encode_image(some, tensors) for tensors in (self.tuned, None))
+        return self._judge(*map(self._answers, both))
 
-    def _answers(self, x: Tensor, tensors: Mapping[str, Tensor] | None) -> Tensor:
-        return self.model.logits(self.model.encode_image(x, tensors), self.text).softmax(1)
+    def _answers(self, features: Tensor) -> Tensor:
+        return self.model.logits(features, self.text).softmax(1)
 
     def _judge(self, mine: Tensor, source: Tensor) -> str:
         """Back to the start where answers (n,K) are clearly worse than the source's."""
@@ -231,7 +233,7 @@ class Refinement(StatefulPart):
         self.tuned.assign(self.tuned.start)
         self._clear()
         self.judged.reset()
-        self.moved = False
+        self.moved, self.drift = False, torch.zeros_like(self.drift)
 
     def _clear(self) -> None:
         self.gradient.reset()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from bayestta.methods.bayestta.stream_norms import StreamNorms
 from bayestta.methods.bayestta.trials import (
     LEAST,
     MARGIN,
@@ -16,17 +17,10 @@ from bayestta.methods.bayestta.trials import (
     signature,
 )
 from bayestta.models._preprocess import CLIP_MEAN, CLIP_STD
-from bayestta.models._stream_statistics import (
-    Blended,
-    Moments,
-    batch_norm_moments,
-    channel_moments,
-    restored_pixels,
-)
+from bayestta.models._stream_statistics import Moments, channel_moments, restored_pixels
 from bayestta.models.base import VLM
 from bayestta.state import StatefulPart
 
-RHO = 0.3  # share of the stream's statistics in the BatchNorms
 WIDE, TRIAL = 16, 32  # images of a trial: those that go through all candidates, and all
 RATE, SAVINGS = 0.2, 128.0  # forwards for trials that an image brings, and the most that are kept
 AGAIN = (128, 2048)  # images after which a choice is tried again though nothing moved: at first
@@ -53,9 +47,9 @@ class StreamTower(StatefulPart):
 
     def __init__(self, model: VLM, text: Tensor) -> None:
         self.model, self.text = model, text
-        self.layers = batch_norm_moments(model.visual)
-        blends = [(1.0, RHO)] if self.layers else []
-        self.candidates = [(0.0, 0.0), (1.0, 0.0), *blends]  # (pixels, BatchNorms); first: source
+        self.norms = StreamNorms(model.visual)
+        blends = [(True, True)] if self.norms else []
+        self.candidates = [(False, False), (True, False), *blends]  # (pixels, BatchNorms)
         C, K = len(self.candidates), len(text)
         where = text.device
         mean, std = (torch.tensor(v, device=where) for v in (model.mean, model.std))
@@ -63,8 +57,7 @@ class StreamTower(StatefulPart):
         # of photographs, in the units of x: a model's normalisation may be no statistic of images
         self.source = (photo[0] - mean) / std, photo[1] / std
         self.add_state("pixels", Moments(self.source[0], self.source[1] ** 2))
-        for name, moments in self.layers.items():
-            self.add_state(f"layer {name}", moments)
+        self.add_state("norms", self.norms)
         self.add_state("active", 0, least=0, most=C - 1)
         self.add_state("recent", torch.zeros(2, 3))  # signature of late: mean and variance
         self.add_state("anchor", torch.zeros(2, 3))  # the same at the last trial
@@ -102,19 +95,23 @@ class StreamTower(StatefulPart):
     def in_use(self) -> dict[str, float]:
         """The shares of the stream's statistics in the pixels and in the BatchNorms."""
         pixels, norms = self.candidates[self.active]
-        return {"pixels": pixels * self.pixels.trust, "batch_norms": norms}
+        return {"pixels": pixels * self.pixels.trust, "batch_norms": norms * self.norms.rho}
 
     def encode(
         self, x: Tensor, which: int, params: Mapping[str, Tensor] | None, *, learn: bool = False
     ) -> Tensor:
         """Features (B,D) under one of the candidates."""
-        pixels, rho = self.candidates[which]
+        pixels, norms = self.candidates[which]
         if pixels:
             x = restored_pixels(x, self.pixels, self.source)
         tuned = None if which else params  # weights were tuned under the source's statistics
-        if not rho:
+        if norms:
+            context = self.norms.blended(learn=learn)
+        elif pixels and learn and self.left and self.norms:
+            context = self.norms.measured()
+        else:
             return self.model.encode_image(x, tuned)
-        with self.model.lock, Blended(self.model.visual, self.layers, rho, learn=learn):
+        with self.model.lock, context:
             return self.model.encode_image(x, tuned)
 
     def look(self, x: Tensor) -> bool:
@@ -123,8 +120,8 @@ class StreamTower(StatefulPart):
         moved = self._watch(x)
         if moved and not self.lost:
             self.lost = True
-            for moments in (self.pixels, *self.layers.values()):
-                moments.loosen()
+            self.pixels.loosen()
+            self.norms.loosen()
         self.pixels.add(*channel_moments(x), len(x))
         if moved or (self.left == 0 and self.quiet >= self.patience):
             if self.tokens >= self._price:  # a trial of what was before a move is none of what is
@@ -132,6 +129,7 @@ class StreamTower(StatefulPart):
                 self.trials += 1
                 self.patience = AGAIN[0] if moved else min(2 * self.patience, AGAIN[1])
                 self.answers.keep(0 if moved else KEPT)
+                self.norms.measure_anew()
             elif moved:  # no means to find out: the source
                 self.active = self.left = 0
         return moved
@@ -178,8 +176,18 @@ class StreamTower(StatefulPart):
         n, take = len(x), min(self.left, len(x))
         head = torch.zeros(n, dtype=torch.bool, device=x.device)
         head[torch.arange(take, device=x.device) * n // take] = True
-        z = self.encode(x[head], self.active, params, learn=True)
-        self._ask(x[head], z, params is None)
+        some, known = x[head], {}
+        wide = max(0, min(take, WIDE - (TRIAL - self.left)))  # images that all candidates answer
+        if self.norms and wide and self.active != 1:  # first of all: the others' share hangs on it
+            known[1] = self.encode(some[:wide], 1, None, learn=True)
+            self.tokens -= wide
+            self.norms.choose()
+        z = self.encode(some, self.active, params, learn=True)
+        if self.norms and self.active == 1:
+            self.norms.choose()
+        if self.active or params is None:
+            known[self.active] = z
+        self._ask(some, wide, known)
         self.left -= take
         self.anchor, self.anchored = self.recent.clone(), True
         before, (self.active, verdicts) = self.active, self._decide()
@@ -189,7 +197,7 @@ class StreamTower(StatefulPart):
         if self.left == 0 and undecided and self.tokens >= TRIAL - WIDE:
             self.left = TRIAL - WIDE
         if self.active != before:
-            z = self.encode(x[head], self.active, params, learn=True)
+            z = self.encode(some, self.active, params, learn=True)
             self.tokens -= take
         features = z.new_empty(n, z.shape[1])
         features[head] = z
@@ -197,23 +205,22 @@ class StreamTower(StatefulPart):
             features[~head] = self.encode(x[~head], self.active, params, learn=True)
         return features
 
-    def _ask(self, x: Tensor, z: Tensor, pristine: bool) -> None:
+    def _ask(self, x: Tensor, wide: int, known: Mapping[int, Tensor]) -> None:
         """The first images of a trial go through all candidates, the others through two.
 
-        The measure is the pristine source: tuned weights, surer by their training, would win
-        against statistics that serve better.
+        `known` are features that there are already. The measure is the pristine source: tuned
+        weights, surer by their training, would win against statistics that serve better.
         """
-        cut = max(0, min(len(x), WIDE - (TRIAL - self.left)))
-        for part in (slice(0, cut), slice(cut, len(x))):
+        for part in (slice(0, wide), slice(wide, len(x))):
             if not len(x[part]):
                 continue
             verdicts = self._verdicts()
             leader = max(range(1, len(verdicts)), key=lambda c: verdicts[c].score)
             rows: dict[int, Tensor] = {}
             for c in range(len(self.candidates)):
-                if c == self.active and (c or pristine):  # was the answer, costs nothing
-                    features = z[part]
-                elif part.start < cut or c in (0, leader):
+                if c in known and len(known[c][part]):
+                    features = known[c][part]
+                elif part.start < wide or c in (0, leader):
                     features = self.encode(x[part], c, None, learn=True)
                     self.tokens -= len(x[part])
                 else:
@@ -223,7 +230,7 @@ class StreamTower(StatefulPart):
 
     def _verdicts(self) -> list[Verdict]:
         return [Verdict(0.0)] + [
-            judge(*self.answers.pair(c), mixes=self.candidates[c][1] > 0)
+            judge(*self.answers.pair(c), mixes=self.candidates[c][1])
             for c in range(1, len(self.candidates))
         ]
 

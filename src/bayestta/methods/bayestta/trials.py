@@ -25,7 +25,7 @@ SURE = 1.5  # standard errors by which a newcomer must be better
 AGAINST = 2.0  # standard errors at which a witness clearly speaks against
 MARGIN = 0.005  # of the score, that noise must not cross
 PRICE = 0.01  # of the score, for statistics of BatchNorm: they mix the images of a stream
-MANY = (0.78, 0.87)  # of the classes that as many images of an even stream would show, below which
+MANY = (0.78, 0.82)  # of the classes that as many images of an even stream would show, below which
 # a candidate names few: for statistics of pixels, and of BatchNorm
 LEAST = 16  # images before a candidate is judged
 NEVER = -9.0
@@ -69,20 +69,22 @@ class Verdict:
     mixes: bool = False  # the images of a stream, whose statistics one class alone can spoil
     few: bool = False  # are the classes that it names
     spreads: bool = False  # what the source and it name most
+    mends: bool = False  # a source that names few classes, by naming many itself
 
     def accepted(self, *, in_use: bool) -> bool:
         """Whether the tower may go by the candidate.
 
         Not clearly less even; a newcomer better beyond noise and surer, clearly so if it mixes
-        images; one in use stays while it is not worse.
+        images; one in use stays while it is not worse. One that mends the use of classes need not
+        be surer: what names one class for noise is as sure of it as of anything.
         """
         uneven = self.evenness + AGAINST * self.evenness_error < 0
         if self.n < LEAST or uneven or (self.few and self.spreads):
             return False
         if in_use:
             slack = 0.0 if self.mixes and self.few else self.confidence_error
-            return self.score > 0 and self.confidence + slack > 0
-        surer = self.confidence > (self.confidence_error if self.mixes else 0.0)
+            return self.score > 0 and (self.mends or self.confidence + slack > 0)
+        surer = self.mends or self.confidence > (self.confidence_error if self.mixes else 0.0)
         return surer and self.score - SURE * self.score_error > MARGIN
 
 
@@ -92,14 +94,15 @@ def judge(candidate: Tensor, source: Tensor, *, mixes: bool = False) -> Verdict:
     if n < 4:
         return Verdict(n=n)
     sure, even = witnesses(candidate, source)
-    use = candidate.mean(0)
-    few = effective_classes(use) < MANY[mixes] * shown_classes(n, K)
+    use, before = candidate.mean(0), source.mean(0)
+    named, named_before = (effective_classes(p) / shown_classes(n, K) for p in (use, before))
+    few, mends = named < MANY[mixes], named_before < MANY[0] and named > MANY[1]
     most = int(use.argmax())
     rise, noise = mean_and_error(candidate[:, most] - source[:, most])
-    spreads = most == int(source.mean(0).argmax()) and rise < -noise
+    spreads = most == int(before.argmax()) and rise < -noise
     score = sure + (0.0 if mixes and few else EVEN) * even - (PRICE if mixes else 0.0)
     first, second, third = map(mean_and_error, (score, sure, even))
-    return Verdict(*first, *second, *third, n, mixes, few, spreads)
+    return Verdict(*first, *second, *third, n, mixes, few, spreads, mends)
 
 
 def signature(x: Tensor) -> Tensor:
@@ -145,15 +148,15 @@ class Answers(StatefulPart):
 
 
 class Pairs(StatefulPart):
-    """At most so many recent pairs of tensors: images with their answers, or answers of two.
+    """At most so many recent pairs of tensors: images with their features, or answers of two.
 
-    `like` is a first of them; of no elements where its shape is not known.
+    `like` is a first of them, of no elements where its shape is not known; a second has `width`.
     """
 
-    def __init__(self, most: int, like: Tensor, classes: int) -> None:
+    def __init__(self, most: int, like: Tensor, width: int) -> None:
         self.most, self.like = most, like
         self.add_state("first", like.new_zeros(0, *like.shape), grows=True)
-        self.add_state("second", torch.zeros(0, classes), grows=True)
+        self.add_state("second", torch.zeros(0, width), grows=True)
 
     first: Tensor
     second: Tensor
