@@ -70,19 +70,20 @@ class Fusion(StatefulPart):
         differing = float(self.gauge[3] / self.gauge[0].clamp_min(TINY)) / self.doubt
         return grown * (trust * min(1.0, 3 * differing) + (1 - trust) * min(1.0, differing))
 
-    def worth(self, told: float) -> float:
+    def worth(self, told: float, evener: float = 0.0) -> float:
         """The part of their weight that discriminants get in answers.
 
         All of it where the text has `told` little of how the classes lie to each other. Where it
         has told most, the sketch is right for its source, and Gaussians win only on a stream that
         makes it prefer some classes. They are then heard if they use classes more evenly than the
-        sketch does, and evenly: what names few classes says itself that labels are skewed.
+        sketch does, and evenly: what names few classes says itself that labels are skewed. What
+        tuning has added to the evenness of the sketch, `evener` nats, it owes to them.
         """
         K, n = self.use.shape[1], float(self.use[0].sum())
         if not n or not self.doubt:
             return 1.0
         sketch, own = map(effective_classes, self.use)
-        mends = ramp(math.log(own / sketch), 0.0, MENDED)
+        mends = ramp(math.log(own / sketch) + evener, 0.0, MENDED)
         names = ramp(own / shown_classes(n, K), *NAMED)
         return max(1 - ramp(told, *FORETOLD), mends * names)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from bayestta.methods.bayestta.trials import Pairs, clearly_less
+from bayestta.methods.bayestta.trials import Pairs, clearly_less, witnesses
 
 KEEP, ENOUGH = 72, 24  # images that are kept, and from which on they are heard
 AGAINST = (3.0, 2.0)  # standard errors at which a witness is, at first and after a return
@@ -22,6 +22,13 @@ class Judged(Pairs):
         if len(self.second) < ENOUGH:
             return 0.0
         return max(0.0, float((self.first.amax(1) - self.second.amax(1)).mean()))
+
+    @property
+    def evener(self) -> float:
+        """By how much the tensors raise the entropy of the mean answer, in nats, if at all."""
+        if len(self.second) < ENOUGH:
+            return 0.0
+        return max(0.0, float(witnesses(self.first, self.second)[1].mean()))
 
     @property
     def suddenly_less_sure(self) -> bool:

@@ -205,7 +205,8 @@ class BayesTTA(Adapter):
     def alpha(self) -> float:
         """The weight of the discriminants in an answer at this moment."""
         told = 1.0 if self._fitted is None else self._fitted[2].told
-        return self._label_alpha * self.fusion.worth(told)
+        evener = 0.0 if self.refinement is None else self.refinement.judged.evener
+        return self._label_alpha * self.fusion.worth(told, evener)
 
     @property
     def _label_alpha(self) -> float:
