@@ -243,7 +243,7 @@ def test_a_leap_is_undone_and_the_rate_falls():
 def test_answers_that_are_no_numbers_are_a_leap():
     refinement, _, batches = made()
 
-    refinement._answers = lambda x, tensors: torch.full((len(x), K), torch.nan)
+    refinement._answers = lambda features: torch.full((len(features), K), torch.nan)
     reasons = [refinement.learn(*next(batches), None, even=True) for _ in range(2)]
     assert reasons[-1] == "one step moved the answers by nan"
     assert at_start(refinement)
@@ -257,11 +257,11 @@ def test_the_witnesses_call_all_of_it_back(word, monkeypatch):
 
     def worse(x, tensors):
         logits = encode(x, tensors)
-        if tensors is None:
-            return logits.softmax(1)
-        return (0.05 * logits if word == "sure" else logits + tilt).softmax(1)
+        if tensors is not None:
+            logits = 0.05 * logits if word == "sure" else logits + tilt
+        return refinement.model.encode_image(x, tensors), logits.softmax(1)
 
-    refinement._answers = worse
+    refinement._asked = worse
     reasons = [refinement.learn(*batch, None, even=True) for batch in batches]
     first = next(reason for reason in reasons if reason)
     assert first == f"answers became less {word} than the source's"
@@ -280,9 +280,10 @@ def test_tensors_that_rest_are_judged_too():
     tilt = torch.tensor([30.0, 0, 0, 0]).double()
 
     def worse(x, tensors):
-        return (encode(x, tensors) + (0 if tensors is None else tilt)).softmax(1)
+        answers = (encode(x, tensors) + (0 if tensors is None else tilt)).softmax(1)
+        return refinement.model.encode_image(x, tensors), answers
 
-    refinement._answers = worse
+    refinement._asked = worse
     reasons = [refinement.learn(*batch, None, even=False) for batch in batches]
     assert refinement.steps == 1
     assert [reason for reason in reasons if reason] == [
@@ -408,10 +409,10 @@ def test_answers_that_are_suddenly_less_sure_are_a_move_of_the_stream(monkeypatc
     turned = False
 
     def jumps(x, tensors):
-        logits = encode(x, tensors)
-        return (0.05 * logits if turned and tensors is not None else logits).softmax(1)
+        logits = encode(x, tensors) * (0.05 if turned and tensors is not None else 1.0)
+        return refinement.model.encode_image(x, tensors), logits.softmax(1)
 
-    refinement._answers = jumps
+    refinement._asked = jumps
     while len(refinement.judged.second) < 2 * ENOUGH:
         assert refinement.learn(*next(batches), None, even=True) == ""
     turned, reason = True, ""

@@ -17,16 +17,16 @@ from bayestta.methods import register
 from bayestta.methods.bayestta.accounts import step_account, stream_account
 from bayestta.methods.bayestta.fusion import Fusion, lean
 from bayestta.methods.bayestta.homogeneity import Homogeneity
+from bayestta.methods.bayestta.judged import Judged
 from bayestta.methods.bayestta.presets import BayesTTASettings
 from bayestta.methods.bayestta.prior import Expected, expected_means, regularised
 from bayestta.methods.bayestta.refinement import Refinement, Trace
 from bayestta.methods.bayestta.tower import StreamTower
-from bayestta.methods.bayestta.trust import Trust
+from bayestta.methods.bayestta.trust import Trust, responsibilities
 from bayestta.methods.guard import Guard
 from bayestta.models._norms import norm_layers
 
 PARTS = ("test", "stats", "trust", "fusion", "temperature", "tower", "refinement", "guard")
-SOFT = 0.5  # temperature of responsibilities that the fused answer gives alone
 
 
 @register
@@ -75,6 +75,7 @@ class BayesTTA(Adapter):
         if own.refine and norm_layers(self.model.visual):
             rates = {"lr": own.lr, "share": own.share, "gate": own.gate}
             self.refinement = Refinement(self.model, self.text, self.generator, **rates)
+        self.judged = self.refinement.judged if self.refinement else Judged(len(self.classes))
         self.guard = Guard(self)
         for name in PARTS:
             if (part := getattr(self, name)) is not None:
@@ -136,8 +137,7 @@ class BayesTTA(Adapter):
 
     def _settled(self, z: Tensor) -> Tensor:
         """Features (B,D) where those of the source are, or tuning would leave statistics behind."""
-        wide = z.double()  # as all statistics are
-        return wide if self.refinement is None else wide - self.refinement.drift
+        return z.double() - (0.0 if self.refinement is None else self.refinement.drift)
 
     def encode(self, x: Tensor) -> Tensor:
         """Features (B,D) of a batch as the current state sees them; nothing changes."""
@@ -152,13 +152,13 @@ class BayesTTA(Adapter):
         keep = 0.5 ** (len(z) / (own.half_life * len(self.classes)))
         self._follow_test()
         self.trust.update(sketch.softmax(1), keep)
-        responsibilities = self._responsibilities(z, sketch)  # Eq. 18
+        weight = self._responsibilities(z, sketch)  # Eq. 18
         if own.window:
             self.stats.reset()
             self._follow_test()
         self.stats.forget(keep)
-        self.stats.update(z, responsibilities)  # Eqs. 19 to 22
-        self.test.ask_evidence(z, responsibilities, self.stats, self.steps)
+        self.stats.update(z, weight)  # Eqs. 19 to 22
+        self.test.ask_evidence(z, weight, self.stats, self.steps)
         self._follow_test()
 
     def _follow_test(self) -> None:
@@ -166,20 +166,12 @@ class BayesTTA(Adapter):
             self.stats, self._fitted = self.stats.per_class(), None
 
     def _responsibilities(self, z: Tensor, sketch: Tensor) -> Tensor:
-        """What weighs a sample in each class: a mixture, by trust, of two answers.
-
-        The fused answer q alone; and p o q / sqrt(p . q), the joint answer of sketch p and q,
-        weighed by their agreement. The second is stable by construction: a class that the sketch
-        does not see gets nothing, however sure the Gaussians are of it.
-        """
-        log_p, score = sketch.double().log_softmax(1), self._score(z)
-        fused = log_p
-        if score is not None and self.fusion.ready:
-            fused = self.fusion(sketch, score, self._label_alpha)
-        joint = log_p + fused.log_softmax(1)
-        careful = (joint - 0.5 * joint.logsumexp(1, keepdim=True)).exp()
-        trust = 0.0 if fused is log_p else self.trust.value
-        return trust * (fused / SOFT).softmax(1) + (1 - trust) * careful
+        """What weighs a sample in each class, by the last statistics."""
+        score = self._score(z)
+        if score is None or not self.fusion.ready:
+            return responsibilities(sketch, sketch, 0.0)
+        fused = self.fusion(sketch, score, self._label_alpha)
+        return responsibilities(sketch, fused, self.trust.value)
 
     # --- sketch refinement by discriminant analysis ---
 
@@ -205,8 +197,7 @@ class BayesTTA(Adapter):
     def alpha(self) -> float:
         """The weight of the discriminants in an answer at this moment."""
         told = 1.0 if self._fitted is None else self._fitted[2].told
-        evener = 0.0 if self.refinement is None else self.refinement.judged.evener
-        return self._label_alpha * self.fusion.worth(told, evener)
+        return self._label_alpha * self.fusion.worth(told, self.judged.evener)
 
     @property
     def _label_alpha(self) -> float:
@@ -224,8 +215,8 @@ class BayesTTA(Adapter):
         answer = self.fusion(sketch, score, alpha) + (1 - trust) * lean(self.stats.seen)
         if remember:
             sure = self.fusion.confidence(answer, sketch, score, alpha, trust)
-            surer = 0.0 if self.refinement is None else self.refinement.judged.surer
-            self.temperature.update(answer, (sure - surer).clamp_min(1 / len(self.classes)))
+            goal = (sure - self.judged.surer).clamp_min(1 / len(self.classes))
+            self.temperature.update(answer, goal)
         return answer.to(sketch.dtype)
 
     def _sketch_alone(self, sketch: Tensor) -> Tensor:

@@ -69,11 +69,11 @@ class Refinement(StatefulPart):
         for name in ("count", "steps", "passed"):
             self.add_state(name, 0, merge="sum", least=0)
         self.add_state("drift", text.new_zeros(text.shape[1]), merge="mean")
-        self.add_state("owed", 0.0, least=0)
-        self.add_state("unjudged", 0.0, least=0)
+        for name in ("owed", "unjudged"):
+            self.add_state(name, 0.0, least=0)
         self.add_state("moved", False, merge=lambda mine, theirs, share: mine or theirs)
 
-    drift: Tensor  # (D,) where the tensors have moved features to, on average over images
+    drift: Tensor  # (D,) by how much the tensors have moved the features of images, on average
     count: int  # images in the gradient
     owed: float  # images that a gradient is due for
     unjudged: float  # images that are due to be judged, between steps
@@ -134,8 +134,7 @@ class Refinement(StatefulPart):
 
         Only if `even`: skewed labels teach one class, and other statistics have their gain already.
         """
-        n = len(x)
-        self.pace.go_on(n)
+        self.pace.go_on(n := len(x))
         if self.outlook.update(answer, sketch) and self.moved:
             self.leave(slower=False)
             return "the confidence of the sketch has jumped"
@@ -179,17 +178,15 @@ class Refinement(StatefulPart):
         self.tuned.optimiser.zero_grad()
         for key, tensor in self.tuned.items():
             tensor.lerp_(self.tuned.start[key], PULL)
-        self.steps += 1
-        x, earlier = self.probe.first, self.probe.second.to(self.text)
+        x, earlier, self.steps = self.probe.first, self.probe.second.to(self.text), self.steps + 1
         self._clear()
-        after = self.model.encode_image(x, self.tuned)
-        answers = self._answers(after)
+        after, answers = self._asked(x, self.tuned)
         leap = float((answers - self._answers(earlier)).abs().sum(1).mean() / 2)
         if not leap <= LEAP:  # so that NaN is too far
             self.tuned.assign(before)
             return self._give_way(f"one step moved the answers by {leap:.2f}")
         self.moved, self.drift = True, self.drift + (after - earlier).mean(0).to(self.drift)
-        return self._judge(answers, self._answers(self.model.encode_image(x)))
+        return self._judge(answers, self._asked(x, None)[1])
 
     @torch.no_grad()
     def _watch(self, x: Tensor) -> str:
@@ -200,8 +197,11 @@ class Refinement(StatefulPart):
             return ""
         self.unjudged -= take
         some = x[torch.arange(take, device=x.device) * n // take]
-        both = (self.model.encode_image(some, tensors) for tensors in (self.tuned, None))
-        return self._judge(*map(self._answers, both))
+        return self._judge(self._asked(some, self.tuned)[1], self._asked(some, None)[1])
+
+    def _asked(self, x: Tensor, tensors: Mapping[str, Tensor] | None) -> tuple[Tensor, Tensor]:
+        features = self.model.encode_image(x, tensors)
+        return features, self._answers(features)
 
     def _answers(self, features: Tensor) -> Tensor:
         return self.model.logits(features, self.text).softmax(1)

@@ -38,7 +38,7 @@ class StreamNorms(StatefulPart):
         """Whether the tower has BatchNorms at all."""
         return bool(self.layers)
 
-    def blended(self, *, learn: bool) -> Blended:
+    def blended(self, learn: bool) -> Blended:
         """A context in which the tower goes by the blend."""
         return Blended(self.visual, self.layers, self.rho, learn=learn)
 

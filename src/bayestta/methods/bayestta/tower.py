@@ -105,13 +105,9 @@ class StreamTower(StatefulPart):
         if pixels:
             x = restored_pixels(x, self.pixels, self.source)
         tuned = None if which else params  # weights were tuned under the source's statistics
-        if norms:
-            context = self.norms.blended(learn=learn)
-        elif pixels and learn and self.left and self.norms:
-            context = self.norms.measured()
-        else:
+        if not (norms or (pixels and learn and self.left and self.norms)):
             return self.model.encode_image(x, tuned)
-        with self.model.lock, context:
+        with self.model.lock, self.norms.blended(learn) if norms else self.norms.measured():
             return self.model.encode_image(x, tuned)
 
     def look(self, x: Tensor) -> bool:

@@ -11,6 +11,20 @@ from bayestta.state import StatefulPart
 
 EVEN = (0.8, 0.95)  # effective classes of the sketch over K: no trust below, all of it above
 
+SOFT = 0.5  # temperature of responsibilities that the fused answer gives alone
+
+
+def responsibilities(sketch: Tensor, fused: Tensor, trust: float) -> Tensor:
+    """What weighs a sample in each class (B,K): a mixture, by trust, of two answers.
+
+    The fused answer q alone; and p o q / sqrt(p . q), the joint answer of sketch p and q, weighed
+    by their agreement. The second is stable by construction: a class that the sketch does not see
+    gets nothing, however sure the Gaussians are of it.
+    """
+    joint = sketch.double().log_softmax(1) + fused.double().log_softmax(1)
+    careful = (joint - 0.5 * joint.logsumexp(1, keepdim=True)).exp()
+    return trust * (fused.double() / SOFT).softmax(1) + (1 - trust) * careful
+
 
 class Trust(StatefulPart):
     """Running class use of the sketch, over the memory of the statistics.
