@@ -2,7 +2,8 @@
 
     python bench/guard.py runs/guard
 
-"First" is the number of images after which the guard, or refinement by itself, first stepped back.
+"First" is the number of images after which the guard, or refinement by itself, first stepped back;
+"noticed" is what the result says of a forced covariance that its classes cannot carry.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bayestta.report.groups import name
 
 HEADER = (
     *("setting", "model", "batch", "zero-shot", "answers", "difference", "guard returned"),
-    *("guard first", "refinement first"),
+    *("guard first", "refinement first", "noticed"),
 )
 
 
@@ -38,7 +39,10 @@ def table(results: Sequence[Result]) -> str:
     for run in results:
         figures = [f"{sketch(run):.2f}", f"{run.accuracy:.2f}", f"{gain(run):+.2f}"]
         returns = str((run.guard or {}).get("returns", "–"))
-        told = [returns, first(run, "guard"), first(run, "refinement")]
+        covariance = run.covariance or {}
+        forced = covariance.get("test") == "per-class" and covariance.get("waits")
+        noticed = str(covariance.get("reason")).partition(", but ")[2] if forced else "–"
+        told = [returns, first(run, "guard"), first(run, "refinement"), noticed]
         rows.append([name(run), run.model, str(run.batch_size), *figures, *told])
     return markdown_table(HEADER, rows)
 

@@ -14,6 +14,7 @@ from bayestta.methods.bayestta.method import BayesTTA
 from bayestta.methods.bayestta.pace import SLOWER
 from bayestta.methods.guard import MEMORY, Guard, effective_classes
 from bayestta.methods.guarded import Guarded
+from bayestta.report.decisions import covariance_sentence
 from fake_vlm import names, world
 
 CLASSES = (2, 3, 10)
@@ -262,13 +263,21 @@ def test_no_learning_rate_ends_far_below_zero_shot(factor):
 
 
 @pytest.mark.parametrize("K", [2, 5])
-def test_a_forced_covariance_per_class_is_noticed_or_does_little_harm(K):
+def test_a_forced_covariance_per_class_is_noticed_and_does_little_harm(K):
     model, stream = world(K, batch=32, batches=16, seed=1, signal=0.7, drift=0.05)
     adapter, gain = make(model, test="per-class", refine=False), []
     for x, y in stream:
         answer = adapter.adapt(x)
         gain.append(hits(answer, y) - hits(adapter.sketch, y))
     assert adapter.caution or sum(gain) / len(gain) > -0.05
+    said = adapter.summary()["covariance"]
+    D = adapter.text.shape[1]
+    assert said["waits"]
+    assert said["reason"] == (
+        f"the structure was forced, but the rarest class has {float(adapter.stats.seen.min()):,.0f}"
+        f" of {10 * D:,} samples"
+    )
+    assert "Use test='box'" in covariance_sentence(said)
 
 
 @pytest.mark.parametrize("preset", ["released", "paper"])

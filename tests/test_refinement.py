@@ -99,6 +99,47 @@ def test_it_learns_what_the_answers_say():
     assert loss() < before
 
 
+def test_the_drift_is_what_steps_did_to_the_features_and_ends_with_them(monkeypatch):
+    monkeypatch.setattr(module, "PROBE", 1000)  # all images of a step are in the probe
+    refinement, _, batches = made()
+    total = torch.zeros_like(refinement.drift)
+    for _ in range(3):
+        seen = [next(batches), next(batches)]
+        x, before = torch.cat([batch[0] for batch in seen]), tensors(refinement)
+        for batch in seen:
+            refinement.learn(*batch, None, even=True)
+        moved = refinement.model.encode_image(x, refinement.tensors)
+        total += (moved - refinement.model.encode_image(x, before)).mean(0)
+    assert total.norm() > 0
+    torch.testing.assert_close(refinement.drift, total, rtol=1e-4, atol=1e-6)
+    refinement.leave()
+    assert not refinement.drift.any()
+
+
+def test_statistics_see_features_without_the_drift():
+    model, stream = world(K, "LayerNorm", batch=16, batches=12, signal=0.7, scale=10.0)
+    adapter = BayesTTA(model, [str(k) for k in range(K)], ["{}"], gate=0.0)
+    for x, _ in stream[:-1]:
+        adapter.adapt(x)
+    x, drift = stream[-1][0], torch.ones_like(adapter.refinement.drift)
+    before, seen = adapter.predict(x), []
+    adapter.refinement.drift = drift
+    monkeyed = adapter._answer
+    adapter._answer = lambda z, sketch: (seen.append(z), monkeyed(z, sketch))[1]
+    assert not torch.equal(adapter.predict(x), before)
+    torch.testing.assert_close(seen[0], adapter.encode(x).double() - drift)
+
+
+def test_evenness_that_tuning_adds_is_that_of_the_images_both_answered():
+    judged, rng = Judged(K), torch.Generator().manual_seed(0)
+    mine, theirs = (torch.randn(ENOUGH, K, generator=rng).softmax(1) for _ in range(2))
+    judged.add(mine[:-1], theirs[:-1])
+    assert judged.evener == 0  # too few
+    judged.add(mine[-1:], theirs[-1:])
+    gains = [float(torch.special.entr(p.mean(0)).sum()) for p in (mine, theirs)]
+    assert judged.evener == pytest.approx(max(0.0, gains[0] - gains[1]), abs=1e-6)
+
+
 # --- the gate and the share ---
 
 

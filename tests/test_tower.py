@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from bayestta.methods.bayestta.stream_norms import EARLY, HALF, NONE, StreamNorms
 from bayestta.methods.bayestta.tower import RATE, SAVINGS, StreamTower
 from bayestta.methods.bayestta.trials import (
     AGAINST,
@@ -24,6 +25,7 @@ from bayestta.methods.bayestta.trials import (
     witnesses,
 )
 from bayestta.models._stream_statistics import (
+    EPS,
     MEMORY,
     PRIOR,
     Blended,
@@ -81,7 +83,53 @@ def test_moments_merge_forget_and_go_on():
         one.load({"mean": torch.zeros(2), "var": -torch.ones(2), "n": 1.0})
 
 
+def test_the_shift_is_the_divergence_of_gaussians_as_far_as_it_is_trusted():
+    mean, var = torch.tensor([0.0, 1.0]), torch.tensor([1.0, 4.0])
+    moments = Moments(mean, var)
+    assert moments.shift == 0  # nothing was seen
+    moments.add(torch.tensor([0.5, 1.0]), torch.tensor([1.0, 2.0]), 24)
+    seen, source = (
+        [torch.distributions.Normal(m, (v + EPS) ** 0.5) for m, v in zip(*pair, strict=True)]
+        for pair in ((moments.mean, moments.var), (mean, var))
+    )
+    both = zip(seen, source, strict=True)
+    nats = [float(torch.distributions.kl_divergence(p, q)) for p, q in both]
+    assert moments.shift == pytest.approx(24 / (24 + PRIOR) * sum(nats) / 2, rel=1e-4)
+    moments.add(torch.tensor([1e6, 1e6]), torch.tensor([1.0, 1.0]), 1000)
+    assert moments.shift == pytest.approx(moments.trust)  # a channel counts one at most
+    assert moments.fresh().shift == 0
+
+
 # --- blended BatchNorms ---
+
+
+def test_the_stream_s_share_follows_the_shift_of_the_early_layers():
+    visual = tower("BatchNorm", 24, 0)
+    norms = StreamNorms(visual)
+    every = list(batch_norm_moments(visual))
+    early = every[: round(EARLY * len(every))]
+    assert list(norms.layers) == list(norms.plain) == early != every
+    rng = torch.Generator().manual_seed(1)
+    x = 1 + torch.randn(40, PIXELS, generator=rng, dtype=torch.float64)
+    plain = visual(x)
+    with norms.blended(True):
+        assert torch.equal(visual(x), plain)  # nothing measured, nothing taken
+    assert (norms.rho, norms.plain[early[0]].n, norms.layers[early[0]].n) == (0, 0, 40)
+    with norms.measured():
+        assert torch.equal(visual(x), plain)
+    assert (norms.plain[early[0]].n, norms.layers[early[0]].n) == (40, 40)
+    norms.choose()
+    shift = sum(norms.plain[name].shift for name in early) / len(early)
+    assert norms.rho == pytest.approx((shift - NONE) / (shift - NONE + HALF))
+    assert norms.rho > 0.1
+    with norms.blended(False):
+        assert (visual(x) - plain).abs().max() > 0.01
+    before = norms.rho
+    norms.measure_anew()
+    assert (norms.plain[early[0]].n, norms.rho) == (0, before)
+    norms.choose()
+    assert norms.rho == 0
+    assert not StreamNorms(tower("LayerNorm", 24, 0))
 
 
 def test_blended_equals_a_forward_by_hand_and_leaves_the_model_alone():
@@ -203,6 +251,19 @@ def test_the_rules_of_acceptance():
     for in_use in (False, True):
         assert not accepted(in_use=in_use, few=True, spreads=True)
     assert not Verdict().accepted(in_use=False)
+    assert accepted(confidence=-0.2, mends=True)
+    assert accepted(in_use=True, confidence=-0.2, mends=True)
+    assert not accepted(score=-0.001, mends=True)  # the score holds the confidence too
+
+
+def test_a_source_that_names_one_class_is_mended_though_it_is_as_sure():
+    noise, mended = answers(64, 0.8, only=2), answers(64, 0.7)
+    verdict = judge(mended, noise, mixes=True)
+    assert verdict.confidence < 0 < verdict.score
+    assert verdict.mends
+    assert verdict.accepted(in_use=False)
+    assert not judge(mended, answers(64, 0.8)).mends  # its source had named all
+    assert not judge(answers(64, 0.6, only=1), noise).mends  # it names one class itself
 
 
 def test_surer_and_as_even_wins_but_surer_and_less_even_does_not():

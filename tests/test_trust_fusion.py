@@ -172,6 +172,9 @@ def test_where_the_text_tells_all_gaussians_are_heard_if_they_mend_the_use_of_cl
     assert heard(biased, even, 1.0) == 1
     assert heard(even, even, 1.0) == 0
     assert heard(even, biased, 1.0) == 0
+    tuned = fusion()
+    tuned.remember(even, even)
+    assert tuned.worth(1.0, evener=MENDED) == 1  # the sketch owes its evenness to them
     # more even than the sketch, and still of few classes: labels are skewed
     assert heard(choices(96, 1, 1, 1, 1), choices(80, 5, 5, 5, 5), 1.0) == 0
 

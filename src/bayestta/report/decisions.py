@@ -30,6 +30,8 @@ every class has been seen often enough to carry a covariance of its own.'
     own = record.get("structure") == "per-class"
     kept = "A covariance per class" if own else "One covariance for all classes"
     if record.get("test") in ("shared", "per-class"):
+        if record.get("waits"):
+            return f"{kept}: {record.get('reason')} that it takes to estimate one. Use test='box'."
         return f"{kept}: the settings say so, nothing was tested."
     f, critical = record.get("statistic"), record.get("critical")
     if f is None or critical is None:

@@ -77,15 +77,21 @@ class Homogeneity:
     def ask_evidence(self, z: Tensor, weight: Tensor, known: GaussianStats, step: int) -> None:
         """Our form: every batch so far, with the weight (B,K) of each sample in each class.
 
-        `known` are the statistics that would get a scatter per class.
+        `known` are the statistics that would get a scatter per class, or have it by force: then
+        what the classes lack for it is noticed.
         """
+        K, D = known.mean.shape
+        rarest, wanted = float(known.seen.min()), SAMPLES_PER_DIMENSION * D
+        enough = rarest >= wanted
+        if self.form == "per-class":
+            lacks = f", but the rarest class has {rarest:,.0f} of {wanted:,} samples"
+            self.outcome["waits"] = not enough
+            self.outcome["reason"] = f"the structure was forced{'' if enough else lacks}"
         if self.chosen or self.form != "box":
             return
         probe = self._collect(z, weight)
         if probe is None:
             return
-        K, D = known.mean.shape
-        enough = float(known.seen.min()) >= SAMPLES_PER_DIMENSION * D
         self.outcome["waits"] = not enough
         if not enough and step % TEST_EVERY:
             return
