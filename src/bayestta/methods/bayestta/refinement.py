@@ -68,7 +68,7 @@ class Refinement(StatefulPart):
             self.add_state(name, getattr(self, name))
         for name in ("count", "steps", "passed"):
             self.add_state(name, 0, merge="sum", least=0)
-        self.add_state("drift", text.new_zeros(text.shape[1]), merge="mean")
+        self.add_state("drift", text.new_zeros(text.shape[1], dtype=kind), merge="mean")
         for name in ("owed", "unjudged"):
             self.add_state(name, 0.0, least=0)
         self.add_state("moved", False, merge=lambda mine, theirs, share: mine or theirs)
