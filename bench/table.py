@@ -38,7 +38,8 @@ def row(runs: Sequence[Result]) -> str:
     ece, sketch_ece = mean(runs, lambda run: run.ece), mean(runs, lambda run: sketch(run, "ece"))
     error = mean(runs, lambda run: (run.estimate or {})["error"])
     seeds = ", ".join(str(run.seed) for run in sorted(runs, key=lambda run: run.seed))
-    cells = [f"{zero:.2f}", f"**{ours:.2f}**", f"{ours - zero:+.2f}", f"{round(worst, 1) + 0.0:+.1f} ({where})"]
+    loss = f"{round(worst, 1) + 0.0:+.1f} ({where})"  # + 0.0: there is no -0.0
+    cells = [f"{zero:.2f}", f"**{ours:.2f}**", f"{ours - zero:+.2f}", loss]
     cells += [f"{100 * ece:.1f} ({100 * sketch_ece:.1f})", f"{error:+.1f}", seeds]
     return f"| {first.data} | {first.model} | {' | '.join(cells)} |"
 
