@@ -263,6 +263,9 @@ def test_a_source_that_names_one_class_is_mended_though_it_is_as_sure():
     assert verdict.mends
     assert verdict.accepted(in_use=False)
     assert not judge(mended, answers(64, 0.8)).mends  # its source had named all
+    half = mended.clone()
+    half[::5] = answers(64, 0.7, only=2)[::5]  # still much of what the source names: labels may be
+    assert not judge(half, noise).mends
     assert not judge(answers(64, 0.6, only=1), noise).mends  # it names one class itself
 
 

@@ -27,6 +27,7 @@ MARGIN = 0.005  # of the score, that noise must not cross
 PRICE = 0.01  # of the score, for statistics of BatchNorm: they mix the images of a stream
 MANY = (0.78, 0.82)  # of the classes that as many images of an even stream would show, below which
 # a candidate names few: for statistics of pixels, and of BatchNorm
+FAIR = 1.5  # standard errors beyond an even share up to which a class is named like any other
 LEAST = 16  # images before a candidate is judged
 NEVER = -9.0
 
@@ -69,7 +70,7 @@ class Verdict:
     mixes: bool = False  # the images of a stream, whose statistics one class alone can spoil
     few: bool = False  # are the classes that it names
     spreads: bool = False  # what the source and it name most
-    mends: bool = False  # a source that names few classes, by naming many itself
+    mends: bool = False  # a source that names few classes: it names many, and none of those more
 
     def accepted(self, *, in_use: bool) -> bool:
         """Whether the tower may go by the candidate.
@@ -97,6 +98,8 @@ def judge(candidate: Tensor, source: Tensor, *, mixes: bool = False) -> Verdict:
     use, before = candidate.mean(0), source.mean(0)
     named, named_before = (effective_classes(p) / shown_classes(n, K) for p in (use, before))
     few, mends = named < MANY[mixes], named_before < MANY[0] and named > MANY[1]
+    fair = 1 / K + FAIR * ((1 - 1 / K) / (K * n)) ** 0.5
+    mends = mends and float(use[before.argmax()]) < fair
     most = int(use.argmax())
     rise, noise = mean_and_error(candidate[:, most] - source[:, most])
     spreads = most == int(before.argmax()) and rise < -noise
