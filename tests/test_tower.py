@@ -414,6 +414,15 @@ def test_a_change_of_light_is_noticed_and_left_again(small):
     assert chosen.trials >= 2
 
 
+@pytest.mark.parametrize("share", [0.4, 0.6])
+def test_merged_towers_go_by_what_the_one_with_more_samples_chose(small, share):
+    model, _ = small
+    mine, theirs = (StreamTower(model, model.table) for _ in range(2))
+    theirs.active, theirs.norms.rho = 2, 0.5
+    mine.merge(theirs, share)
+    assert (mine.active, mine.norms.rho) == ((2, 0.5) if share > 0.5 else (0, 0.0))
+
+
 @pytest.mark.parametrize("size", [1, 16, 64])
 def test_trials_stay_within_their_account(small, size):
     model, draw = small

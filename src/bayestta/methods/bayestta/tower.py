@@ -88,7 +88,7 @@ class StreamTower(StatefulPart):
     def merge(self, other: StreamTower, share: float) -> None:
         """Moments mix by their counts; the choice is that of the one with more samples."""
         if share > 0.5:
-            self.active = other.active
+            self.active, self.norms.rho = other.active, other.norms.rho
         self.merge_state(other, share)
 
     @property
