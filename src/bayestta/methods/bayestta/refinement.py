@@ -68,7 +68,8 @@ class Refinement(StatefulPart):
             self.add_state(name, getattr(self, name))
         for name in ("count", "steps", "passed"):
             self.add_state(name, 0, merge="sum", least=0)
-        self.add_state("drift", text.new_zeros(text.shape[1], dtype=kind), merge="mean")
+        still = torch.zeros_like(text[0], dtype=kind)
+        self.add_state("drift", still, merge="mean", least=-2, most=2)  # features have length 1
         for name in ("owed", "unjudged"):
             self.add_state(name, 0.0, least=0)
         self.add_state("moved", False, merge=lambda mine, theirs, share: mine or theirs)
@@ -191,12 +192,11 @@ class Refinement(StatefulPart):
     @torch.no_grad()
     def _watch(self, x: Tensor) -> str:
         """Go on judging tensors that rest, on as many images as steps would be judged on."""
-        n = len(x)
-        self.unjudged += self.share * n * PROBE / GROUP
-        if not (take := min(int(self.unjudged), n)):
+        self.unjudged += self.share * len(x) * PROBE / GROUP
+        if not (take := min(int(self.unjudged), len(x))):
             return ""
         self.unjudged -= take
-        some = x[torch.arange(take, device=x.device) * n // take]
+        some = x[torch.arange(take, device=x.device) * len(x) // take]
         return self._judge(self._asked(some, self.tuned)[1], self._asked(some, None)[1])
 
     def _asked(self, x: Tensor, tensors: Mapping[str, Tensor] | None) -> tuple[Tensor, Tensor]:

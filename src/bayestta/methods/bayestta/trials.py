@@ -159,7 +159,8 @@ class Pairs(StatefulPart):
     def __init__(self, most: int, like: Tensor, width: int) -> None:
         self.most, self.like = most, like
         self.add_state("first", like.new_zeros(0, *like.shape), grows=True)
-        self.add_state("second", torch.zeros(0, width), grows=True)
+        # probabilities, or features of length 1
+        self.add_state("second", torch.zeros(0, width), grows=True, least=-1.01, most=1.01)
 
     first: Tensor
     second: Tensor
