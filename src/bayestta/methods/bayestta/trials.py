@@ -97,9 +97,8 @@ def judge(candidate: Tensor, source: Tensor, *, mixes: bool = False) -> Verdict:
     sure, even = witnesses(candidate, source)
     use, before = candidate.mean(0), source.mean(0)
     named, named_before = (effective_classes(p) / shown_classes(n, K) for p in (use, before))
-    few, mends = named < MANY[mixes], named_before < MANY[0] and named > MANY[1]
-    fair = 1 / K + FAIR * ((1 - 1 / K) / (K * n)) ** 0.5
-    mends = mends and float(use[before.argmax()]) < fair
+    few, fair = named < MANY[mixes], 1 / K + FAIR * ((1 - 1 / K) / (K * n)) ** 0.5
+    mends = named_before < MANY[0] and named > MANY[1] and float(use[before.argmax()]) < fair
     most = int(use.argmax())
     rise, noise = mean_and_error(candidate[:, most] - source[:, most])
     spreads = most == int(before.argmax()) and rise < -noise
