@@ -54,7 +54,7 @@ def shifted(model: VLM, batches: Sequence[Tensor]) -> tuple[float, float]:
     with torch.no_grad(), norms.measured():
         model.encode_image(torch.cat(list(batches))[:TRIAL])
     norms.choose()
-    return sum(m.shift for m in norms.plain.values()) / len(norms.plain), norms.rho
+    return norms.shift, norms.rho
 
 
 def accuracy(

@@ -46,10 +46,14 @@ class StreamNorms(StatefulPart):
         """A context in which the tower goes by the source, and its inputs are measured."""
         return Blended(self.visual, self.plain, 0.0, learn=True)
 
+    @property
+    def shift(self) -> float:
+        """Of what was measured, in nats per channel: the mean over layers."""
+        return sum(moments.shift for moments in self.plain.values()) / max(1, len(self.plain))
+
     def choose(self) -> None:
         """The share for what was measured."""
-        shift = sum(moments.shift for moments in self.plain.values()) / max(1, len(self.plain))
-        beyond = max(0.0, shift - NONE)
+        beyond = max(0.0, self.shift - NONE)
         self.rho = beyond / (beyond + HALF)
 
     def measure_anew(self) -> None:
