@@ -30,6 +30,8 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
     "unknown setting 'learning_rate': did you mean 'lr'? Valid: alpha, lr."
     >>> unknown("order", "upwards", ["time", "given"])
     "unknown order 'upwards'. Valid: given, time."
+    >>> unknown("column", "time", ["path", "two" + chr(10) + "lines"])  # the message keeps to one
+    "unknown column 'time'. Valid: path, 'two\\\\nlines'."
     """
     known = sorted(valid)
     near = get_close_matches(name, known, n=3, cutoff=0.5)
@@ -37,4 +39,5 @@ def unknown(kind: str, name: str, valid: Iterable[str]) -> str:
     if meant in known:
         near = [meant]
     hint = f": did you mean {' or '.join(repr(n) for n in near)}?" if near else "."
-    return f"unknown {kind} {name!r}{hint} Valid: {', '.join(known)}."
+    shown = (n if n.isprintable() else repr(n) for n in known)
+    return f"unknown {kind} {name!r}{hint} Valid: {', '.join(shown)}."

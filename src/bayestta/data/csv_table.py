@@ -72,7 +72,10 @@ class CSVTable(TimedData):
         _, header = next(lines, (0, []))
         for name in (path, time) if label is None else (path, time, label):
             if name not in header:
-                raise ValueError(unknown(f"column of {self.root}", name, header))
+                # a stray quote makes one cell of the whole table
+                raise ValueError(
+                    unknown(f"column of {self.root}", name, [cell[:60] for cell in header])
+                )
         if label is None and "label" in header:
             label = "label"
         columns = [header.index(name) for name in (path, time)]
