@@ -80,14 +80,16 @@ class Homogeneity:
         `known` are the statistics that would get a scatter per class, or have it by force: then
         what the classes lack for it is noticed.
         """
+        forced = self.form == "per-class"
+        if not forced and (self.form != "box" or self.chosen):
+            return
         K, D = known.mean.shape
         rarest, wanted = float(known.seen.min()), SAMPLES_PER_DIMENSION * D
         enough = rarest >= wanted
-        if self.form == "per-class":
+        if forced:
             lacks = f", but the rarest class has {rarest:,.0f} of {wanted:,} samples"
             self.outcome["waits"] = not enough
             self.outcome["reason"] = f"the structure was forced{'' if enough else lacks}"
-        if self.chosen or self.form != "box":
             return
         probe = self._collect(z, weight)
         if probe is None:
