@@ -43,8 +43,8 @@ bench: $(VENV)/.installed-dev data ## Measure speed and memory, as ratios in one
 	@for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python "$$script" || exit 1; done
 
 # The order is that of what one wants to know first. PETS is a folder all/CLASS/image of yours.
-TABLES := readme safety safety_held_out held_out guard batch_size long_term tail controls ablation sensitivity \
-	efficiency tent_collapse embedded full_length
+TABLES := readme safety safety_held_out noise_held_out held_out guard batch_size long_term tail controls ablation \
+	sensitivity efficiency tent_collapse embedded full_length
 tables: $(VENV)/.installed data ## Make all tables of docs/results.md (hours); a stopped one goes on. PETS=FOLDER adds pets.
 	@mkdir -p runs
 	@for data in light rmnist; do test -e runs/$$data-mini-rn.safetensors || $(BIN)/bayestta features \

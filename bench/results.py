@@ -75,6 +75,11 @@ SECTIONS: dict[str, tuple[str, str, Make]] = {
         "As above, on held-out streams and seeds on which no rule was chosen.",
         safety.table,
     ),
+    "noise_held_out": (
+        "Noise under skewed labels, held-out",
+        "What the rules that refuse statistics of the stream were chosen on.",
+        safety.table,
+    ),
     "tail": (
         "Expected tail accuracy",
         "The mean of the worst tenth of 100 orders of the same images, on cached features.",

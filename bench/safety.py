@@ -1,4 +1,4 @@
-"""The table of bench/safety.toml and its held-out sister: gain over zero-shot by order.
+"""The table of bench/safety.toml and its held-out sisters: gain over zero-shot by order.
 
     python bench/safety.py runs/safety
 
@@ -29,17 +29,17 @@ def table(results: Sequence[Result]) -> str:
     for result in results:
         key = (result.model, result.data, int(result.batch_size or 0), result.seed)
         found.setdefault(key, {})[str(result.order)] = result
-    rows = []
+    rows, orders = [], [o for o in ORDERS if any(o in row for row in found.values())]
     many = len({result.seed for result in results}) > 1
     for (model, data, size, seed), row in sorted(found.items()):
         cells = [
             f"{gain(row[o]):+.1f} ({worst_domain(row[o]):+.1f})" if o in row else "–"
-            for o in ORDERS
+            for o in orders
         ]
         rows.append([f"{data}, {model}, batch {size}{f', seed {seed}' if many else ''}", *cells])
     gains, worst = [gain(run) for run in results], [worst_domain(run) for run in results]
     return (
-        f"{markdown_table(['stream, model, batch', *ORDERS], rows)}\n\n"
+        f"{markdown_table(['stream, model, batch', *orders], rows)}\n\n"
         f"{len(gains)} streams: mean {sum(gains) / len(gains):+.2f}, lowest {min(gains):+.2f} "
         f"({sum(g < STREAM for g in gains)} below {STREAM}); lowest domain {min(worst):+.1f} "
         f"({sum(w < DOMAIN for w in worst)} streams with one below {DOMAIN})."

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "bench").glob("*.toml"))
 OTHERS = (  # which stand for no experiment of the paper
     *("readme", "embedded", "tent_collapse", "safety", "guard", "held_out", "full_length", "pets"),
-    *("tail", "embedded_slow", "safety_held_out"),
+    *("tail", "embedded_slow", "safety_held_out", "noise_held_out"),
 )
 MODELS = ("clip-rn50", "clip-vit-b16")
 CT_TTA = ("fmow", "yearbook", "rmnist", "cifar10-light")

@@ -15,8 +15,10 @@ from bayestta.methods.bayestta.trials import (
     AGAINST,
     EVEN,
     LEAST,
+    LOSS,
     MARGIN,
     PRICE,
+    STAKE,
     SURE,
     Answers,
     Verdict,
@@ -186,7 +188,7 @@ def test_restored_pixels_have_the_statistics_of_the_source():
     torch.testing.assert_close(y.std((0, 2, 3), correction=0), expected)
 
 
-def test_the_signature_sees_brightness_contrast_and_sharpness():
+def test_the_signature_sees_brightness_contrast_sharpness_and_grain():
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(6, 3, 16, 16, generator=rng)
     plain = signature(x)
@@ -197,6 +199,20 @@ def test_the_signature_sees_brightness_contrast_and_sharpness():
     torch.testing.assert_close(flatter[:, 2], plain[:, 2])
     blurred = functional.avg_pool2d(x, 3, 1, 1)
     assert bool((signature(blurred)[:, 2] < plain[:, 2]).all())
+    torch.testing.assert_close(flatter[:, 3], plain[:, 3])
+    sparse = torch.where(torch.rand(6, 1, 16, 16, generator=rng) < 0.1, x, torch.zeros(()))
+    assert bool((signature(sparse)[:, 3] < plain[:, 3] - 0.2).all())  # some edges, much larger ones
+
+
+def test_grain_counts_while_other_statistics_are_in_use(small):
+    model, draw = small
+    for active in (0, 2):
+        chosen = StreamTower(model, model.table)
+        for _ in range(4):
+            seen(chosen, draw(32)[0])
+        chosen.active, chosen.left = active, 0
+        chosen.anchor[0, 3] += 0.3  # as if the noise had been another one
+        assert chosen.look(draw(32)[0]) == bool(active)
 
 
 # --- trials ---
@@ -245,14 +261,16 @@ def test_the_rules_of_acceptance():
     assert accepted(in_use=True, confidence=-0.005)
     assert not accepted(in_use=True, confidence=-0.02)
     assert accepted(few=True)
-    assert accepted(spreads=True)
+    assert not accepted(few=True, score=STAKE - 1e-6)  # it must promise more
+    assert accepted(few=True, score=STAKE - 1e-6, mixes=True)
+    assert accepted(score=STAKE - 1e-6)
     assert accepted(in_use=True, confidence=-0.005, few=True)
     assert not accepted(in_use=True, confidence=-0.005, few=True, mixes=True)
     for in_use in (False, True):
-        assert not accepted(in_use=in_use, few=True, spreads=True)
+        assert not accepted(in_use=in_use, robs=True)
+        assert accepted(in_use=in_use, confidence=-LOSS - 0.009, mends=True)
+        assert not accepted(in_use=in_use, confidence=-LOSS - 0.011, mends=True)  # beyond an error
     assert not Verdict().accepted(in_use=False)
-    assert accepted(confidence=-0.2, mends=True)
-    assert accepted(in_use=True, confidence=-0.2, mends=True)
     assert not accepted(score=-0.001, mends=True)  # the score holds the confidence too
 
 
@@ -287,18 +305,37 @@ def test_spreading_what_both_name_most_is_no_merit():
     spread[::4] = answers(16, 0.97)  # surer, more even, and still mostly of class 2
     verdict = judge(spread, mostly, mixes=True)
     assert verdict.few
-    assert verdict.spreads
+    assert verdict.robs
     assert verdict.score == pytest.approx(verdict.confidence - PRICE)  # evenness counts for nothing
     assert verdict.evenness > 0 < verdict.confidence
     assert not verdict.accepted(in_use=False)
     assert not judge(spread, mostly).accepted(in_use=False)
     elsewhere = judge(spread, wrong)  # the source names another class most: it may be mistaken
     assert elsewhere.few
-    assert not elsewhere.spreads
+    assert not elsewhere.robs
     even = judge(answers(64, 0.9), mostly)
     assert not even.few
     assert even.accepted(in_use=False)
     assert even.score == pytest.approx(even.confidence + EVEN * even.evenness)
+    half = mostly.clone()
+    half[torch.arange(64) % 3 > 0] = answers(42, 0.97)  # many classes, and one far beyond its share
+    assert not judge(half, mostly, mixes=True).few
+    assert judge(half, mostly, mixes=True).robs
+    assert not judge(half, mostly).robs  # pixels mix no images
+
+
+def test_what_the_last_answers_refuse_is_not_saved_by_earlier_ones(small):
+    model, _ = small
+    chosen = StreamTower(model, model.table)
+    chosen.active = 2
+    chosen.answers.add({0: answers(64, 0.8, only=2), 2: answers(64, 0.9)})  # rightly, as it was
+    assert chosen._decide()[0] == 2
+    now = answers(32, 0.97)
+    now[::2] = answers(16, 0.9, only=2)
+    chosen.answers.add({0: answers(32, 0.9, only=2), 2: now})  # what is shown is class 2
+    assert chosen._verdicts()[2].accepted(in_use=True)
+    assert chosen._verdict(2, 32).robs
+    assert chosen._decide()[0] == 0
 
 
 def test_answers_remember_who_was_asked():

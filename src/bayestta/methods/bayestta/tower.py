@@ -35,9 +35,9 @@ class StreamTower(StatefulPart):
     """Chooses between the source's statistics and the stream's, of the pixels and of BatchNorms.
 
     Candidates are tried on a few images when brightness, contrast or sharpness of the stream have
-    moved, within an account that bounds what trials cost: at most `RATE` forwards per image in the
-    long run, next to nothing while nothing moves. The batch on which the stream moved is answered
-    by the winner.
+    moved, or its grain while one of them is in use, within an account that bounds what trials cost:
+    at most `RATE` forwards per image in the long run, next to nothing while nothing moves. The
+    batch on which the stream moved is answered by the winner.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ class StreamTower(StatefulPart):
         self.add_state("pixels", Moments(self.source[0], self.source[1] ** 2))
         self.add_state("norms", self.norms)
         self.add_state("active", 0, least=0, most=C - 1)
-        self.add_state("recent", torch.zeros(2, 3))  # signature of late: mean and variance
-        self.add_state("anchor", torch.zeros(2, 3))  # the same at the last trial
+        self.add_state("recent", torch.zeros(2, 4))  # signature of late: mean and variance
+        self.add_state("anchor", torch.zeros(2, 4))  # the same at the last trial
         self.add_state("weight", 0.0, least=0)  # images in `recent`
         self.add_state("anchored", False)
         self.add_state("lost", False)  # moved, and not yet tried
@@ -154,14 +154,15 @@ class StreamTower(StatefulPart):
         if not self.anchored:
             return False
         least = torch.minimum(self.recent[1], self.anchor[1]).sqrt().clamp_min(FLOOR)
-        moved = bool(((self.recent[0] - self.anchor[0]).abs() > MOVED * least).any())
+        far = (self.recent[0] - self.anchor[0]).abs() > MOVED * least
+        moved = bool((far if self.active else far[:-1]).any())  # grain is nothing to the source
         if moved:  # at once to where the stream is, or the rest of the way would be another move
             self.weight = FRESH
             self._follow(mean, var, n)
         return moved
 
     def _follow(self, mean: Tensor, var: Tensor, n: int) -> None:
-        """Mix the signature (3,) of n images into the recent one."""
+        """Mix the signature (4,) of n images into the recent one."""
         share, step = n / (self.weight + n), mean - self.recent[0]
         spread = self.recent[1] + share * (var - self.recent[1]) + share * (1 - share) * step**2
         self.recent = torch.stack([self.recent[0] + share * step, spread])
@@ -224,11 +225,14 @@ class StreamTower(StatefulPart):
                 rows[c] = self.model.logits(features, self.text).softmax(1).cpu()
             self.answers.add(rows)
 
+    def _verdict(self, c: int, last: int) -> Verdict:
+        """What so many answers, the last ones, say of a candidate."""
+        candidate, source = (answers[-last:] for answers in self.answers.pair(c))
+        return judge(candidate, source, mixes=self.candidates[c][1])
+
     def _verdicts(self) -> list[Verdict]:
-        return [Verdict(0.0)] + [
-            judge(*self.answers.pair(c), mixes=self.candidates[c][1])
-            for c in range(1, len(self.candidates))
-        ]
+        every = len(self.answers.rows)
+        return [Verdict(0.0), *(self._verdict(c, every) for c in range(1, len(self.candidates)))]
 
     def _decide(self) -> tuple[int, list[Verdict]]:
         """The candidate to go by, and what was found of each."""
@@ -236,6 +240,8 @@ class StreamTower(StatefulPart):
         if all(verdict.n < LEAST for verdict in verdicts[1:]):
             return self.active, verdicts
         passed = [
-            c for c in range(1, len(verdicts)) if verdicts[c].accepted(in_use=c == self.active)
+            c
+            for c in range(1, len(verdicts))
+            if verdicts[c].accepted(in_use=c == self.active) and not self._verdict(c, TRIAL).refused
         ]
         return max(passed, key=lambda c: verdicts[c].score, default=0), verdicts

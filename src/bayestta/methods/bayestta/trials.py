@@ -7,6 +7,8 @@ by saturated images, evenness alone by noise; neither may clearly speak against 
 A candidate that still names few classes says itself that labels are skewed. If it gives less than
 the source to the class that both name most, it takes from the class that both believe in. If it
 mixes the images of the stream, only confidence counts: the statistics of one class spread answers.
+One that is much less sure than the source is refused, whatever classes it names: what the source
+names for noise may be what is shown.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ MARGIN = 0.005  # of the score, that noise must not cross
 PRICE = 0.01  # of the score, for statistics of BatchNorm: they mix the images of a stream
 MANY = (0.78, 0.82)  # of the classes that as many images of an even stream would show, below which
 # a candidate names few: for statistics of pixels, and of BatchNorm
-FAIR = 1.5  # standard errors beyond an even share up to which a class is named like any other
+FAIR, CROWD = 1.5, 3.0  # standard errors beyond an even share up to which a class is named like any
+# other, and from which on it is named most for a reason
+LOSS = 0.12  # of confidence, beyond a standard error: from there on nothing speaks for a candidate
+STAKE = 0.08  # of the score, that a newcomer for pixels must promise if it names few classes
 LEAST = 16  # images before a candidate is judged
 NEVER = -9.0
 
@@ -69,24 +74,31 @@ class Verdict:
     n: int = 0
     mixes: bool = False  # the images of a stream, whose statistics one class alone can spoil
     few: bool = False  # are the classes that it names
-    spreads: bool = False  # what the source and it name most
+    robs: bool = False  # the class that the source and it name most
     mends: bool = False  # a source that names few classes: it names many, and none of those more
+
+    @property
+    def refused(self) -> bool:
+        """Whether that is so whatever else speaks for it."""
+        return self.robs or self.confidence + self.confidence_error < -LOSS
 
     def accepted(self, *, in_use: bool) -> bool:
         """Whether the tower may go by the candidate.
 
         Not clearly less even; a newcomer better beyond noise and surer, clearly so if it mixes
-        images; one in use stays while it is not worse. One that mends the use of classes need not
-        be surer: what names one class for noise is as sure of it as of anything.
+        images, and by enough if it names few classes; one in use stays while it is not worse. One
+        that mends the use of classes need not be surer: what names one class for noise is as sure
+        of it as of anything.
         """
         uneven = self.evenness + AGAINST * self.evenness_error < 0
-        if self.n < LEAST or uneven or (self.few and self.spreads):
+        if self.n < LEAST or uneven or self.refused:
             return False
         if in_use:
             slack = 0.0 if self.mixes and self.few else self.confidence_error
             return self.score > 0 and (self.mends or self.confidence + slack > 0)
         surer = self.mends or self.confidence > (self.confidence_error if self.mixes else 0.0)
-        return surer and self.score - SURE * self.score_error > MARGIN
+        stake = STAKE if self.few and not self.mixes else 0.0
+        return surer and self.score > max(stake, MARGIN + SURE * self.score_error)
 
 
 def judge(candidate: Tensor, source: Tensor, *, mixes: bool = False) -> Verdict:
@@ -97,22 +109,29 @@ def judge(candidate: Tensor, source: Tensor, *, mixes: bool = False) -> Verdict:
     sure, even = witnesses(candidate, source)
     use, before = candidate.mean(0), source.mean(0)
     named, named_before = (effective_classes(p) / shown_classes(n, K) for p in (use, before))
-    few, fair = named < MANY[mixes], 1 / K + FAIR * ((1 - 1 / K) / (K * n)) ** 0.5
+    few, error = named < MANY[mixes], ((1 - 1 / K) / (K * n)) ** 0.5  # of an even class's share
+    fair, crowd = 1 / K + FAIR * error, 1 / K + CROWD * error
     mends = named_before < MANY[0] and named > MANY[1] and float(use[before.argmax()]) < fair
     most = int(use.argmax())
     rise, noise = mean_and_error(candidate[:, most] - source[:, most])
-    spreads = most == int(before.argmax()) and rise < -noise
+    skewed = few or (mixes and float(use[most]) > crowd)
+    robs = skewed and most == int(before.argmax()) and rise < -noise
     score = sure + (0.0 if mixes and few else EVEN) * even - (PRICE if mixes else 0.0)
     first, second, third = map(mean_and_error, (score, sure, even))
-    return Verdict(*first, *second, *third, n, mixes, few, spreads, mends)
+    return Verdict(*first, *second, *third, n, mixes, few, robs, mends)
 
 
 def signature(x: Tensor) -> Tensor:
-    """Brightness, contrast and sharpness of images (B,C,H,W): (B,3)."""
+    """Brightness, contrast, sharpness and grain of images (B,C,H,W): (B,4).
+
+    Grain is how much alike their edges are, which tells one noise from another.
+    """
     grey = x.float().mean(1)  # (B,H,W)
     contrast = grey.flatten(1).std(1).clamp_min(1e-3).log()
-    edges = (grey[:, :, 1:] - grey[:, :, :-1]).abs().mean((1, 2)).clamp_min(1e-4).log()
-    return torch.stack([grey.mean((1, 2)), contrast, edges - contrast], 1)
+    steps = grey[:, :, 1:] - grey[:, :, :-1]
+    edges = steps.abs().mean((1, 2)).clamp_min(1e-4).log()
+    grain = edges - steps.square().mean((1, 2)).sqrt().clamp_min(1e-4).log()
+    return torch.stack([grey.mean((1, 2)), contrast, edges - contrast, grain], 1)
 
 
 class Answers(StatefulPart):
