@@ -1,7 +1,7 @@
 """Readers of files that people bring: whatever the bytes, they answer or raise one sentence.
 
 Every attack writes one damaged file and reads it. Here each kind is attacked some dozens of times;
-`make test-all` goes on for seconds per kind, with other damage in every run.
+`make test-all` goes on for seconds per kind.
 """
 
 from __future__ import annotations
