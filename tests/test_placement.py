@@ -16,7 +16,7 @@ from test_contract import SMALL
 HOST = (
     *("random/generator", "@step"),  # torch keeps these on the CPU itself
     *("/entropies", "/counts", "guard/sums", "temperature/sums"),
-    *("tower/recent", "tower/anchor", "answers/rows", "answers/tried"),
+    *("looks/recent", "looks/anchor", "answers/rows", "answers/tried"),
     *("probe/second", "judged/first", "judged/second"),
     *("memory/label", "memory/uncertainty", "memory/born"),
 )

@@ -10,7 +10,8 @@ from bayestta.methods.bayestta.judged import ENOUGH, KEEP, Judged
 from bayestta.methods.bayestta.method import BayesTTA
 from bayestta.methods.bayestta.outlook import BLOCK, MEMORY, SURE, Outlook
 from bayestta.methods.bayestta.pace import PARDON, RETURNS, SLOWER
-from bayestta.methods.bayestta.refinement import FULL, GROUP, MOST, PULL, SHARP, Refinement
+from bayestta.methods.bayestta.refinement import FULL, GROUP, MOST, PULL, Refinement
+from bayestta.methods.bayestta.targets import SHARP
 from bayestta.methods.bayestta.trials import Pairs
 from bayestta.models.base import place
 from conftest import tiny_vlm
@@ -80,6 +81,25 @@ def test_a_step_is_adam_on_sharp_targets_and_a_little_back():
         torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-12)
         assert not value.requires_grad
     assert not any(bool(g.any()) for g in refinement.gradient.values())
+
+
+def test_a_large_batch_makes_a_step_for_every_group():
+    refinement, encode, batches = made()
+    x, answer, sketch = (
+        torch.cat(part) for part in zip(*(next(batches) for _ in range(5)), strict=True)
+    )
+    assert len(x) == 2.5 * GROUP
+    z, trace = refinement.features(x)
+    assert [len(some) for some, _ in trace] == [GROUP, GROUP, GROUP // 2]
+    torch.testing.assert_close(z, refinement.model.encode_image(x))
+    before = tensors(refinement)
+    assert refinement.learn(x, answer, sketch, trace, even=True) == ""
+    assert (refinement.steps, refinement.count) == (2, GROUP // 2)
+    last = x[trace[1][0]][-module.PROBE :]
+    judged = [encode(last, t).softmax(1) for t in (refinement.tensors, before)]
+    kept = refinement.judged.first, refinement.judged.second
+    for mine, theirs in zip(kept, judged, strict=True):
+        torch.testing.assert_close(mine[-module.PROBE :], theirs.float())
 
 
 def test_it_learns_what_the_answers_say():

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from bayestta.methods.bayestta import signature as signature_module
+from bayestta.methods.bayestta.signature import FIRM, Looks, signature
 from bayestta.methods.bayestta.stream_norms import EARLY, HALF, NONE, StreamNorms
 from bayestta.methods.bayestta.tower import RATE, SAVINGS, StreamTower
 from bayestta.methods.bayestta.trials import (
@@ -23,7 +25,6 @@ from bayestta.methods.bayestta.trials import (
     Answers,
     Verdict,
     judge,
-    signature,
     witnesses,
 )
 from bayestta.models._stream_statistics import (
@@ -204,6 +205,38 @@ def test_the_signature_sees_brightness_contrast_sharpness_and_grain():
     assert bool((signature(sparse)[:, 3] < plain[:, 3] - 0.2).all())  # some edges, much larger ones
 
 
+def test_a_turned_image_looks_as_sharp_as_an_upright_one():
+    rng = torch.Generator().manual_seed(0)
+    x = functional.avg_pool2d(torch.randn(6, 3, 16, 18, generator=rng), (1, 3))  # blurred sideways
+    torch.testing.assert_close(signature(x.rot90(1, (2, 3))), signature(x))
+
+
+def test_an_anchor_of_few_images_becomes_firm_before_chance_moves_it(monkeypatch):
+    rng = torch.Generator().manual_seed(0)
+
+    def moves(looks, count, bright=0.0):
+        """Whether the stream is said to have moved within so many batches of 8."""
+        level = 0.3 * torch.randn(count, 8, 1, 1, 1, generator=rng) + bright
+        batches = level + torch.randn(count, 8, 3, 8, 8, generator=rng)
+        return any(looks.moved(x, grain=True) for x in batches)
+
+    def settled():
+        looks = Looks()
+        moves(looks, 2)
+        looks.settle()
+        return looks
+
+    assert sum(moves(settled(), 60) for _ in range(20)) <= 1
+    looks = settled()
+    assert not moves(looks, 40)
+    assert FIRM <= looks.anchored < FIRM + 8
+    anchor = looks.anchor
+    assert moves(looks, 40, bright=0.4)
+    assert looks.anchor is anchor  # it does not follow a stream that drifts away
+    monkeypatch.setattr(signature_module, "FIRM", 0.0)
+    assert sum(moves(settled(), 60) for _ in range(20)) >= 8  # a still stream, by chance
+
+
 def test_grain_counts_while_other_statistics_are_in_use(small):
     model, draw = small
     for active in (0, 2):
@@ -211,7 +244,7 @@ def test_grain_counts_while_other_statistics_are_in_use(small):
         for _ in range(4):
             seen(chosen, draw(32)[0])
         chosen.active, chosen.left = active, 0
-        chosen.anchor[0, 3] += 0.3  # as if the noise had been another one
+        chosen.looks.anchor[0, 3] += 0.3  # as if the noise had been another one
         assert chosen.look(draw(32)[0]) == bool(active)
 
 

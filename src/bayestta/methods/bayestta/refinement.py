@@ -15,14 +15,14 @@ from bayestta.methods._tuned import Averaged, Tuned
 from bayestta.methods.bayestta.judged import Judged
 from bayestta.methods.bayestta.outlook import Outlook
 from bayestta.methods.bayestta.pace import Pace
+from bayestta.methods.bayestta.targets import loss
 from bayestta.methods.bayestta.trials import Pairs
 from bayestta.models._norms import norm_parameters
 from bayestta.models.base import VLM
 from bayestta.state import StatefulPart
 
-Trace = tuple[Tensor, Tensor]  # indices (n,) into a batch, and features (n,D) with their graph
+Trace = list[tuple[Tensor, Tensor]]  # indices (n,) into a batch, features (n,D) with their graph
 GROUP = 32  # images whose gradients make one step
-SHARP = 2.0  # targets are the softmax of so many times the answer
 PULL = 0.01  # towards the source weights, after each step
 PROBE = 6  # images that judge a step
 LEAP = 0.3  # total variation between answers before and after one step, from which it is undone
@@ -120,13 +120,14 @@ class Refinement(StatefulPart):
             return self.model.encode_image(x, self.tensors), None
         order, trace = self._trace(x, take)
         rest = [self.model.encode_image(x[order[take:]], self.tensors)] if take < len(x) else []
-        return torch.cat([trace[1].detach(), *rest])[order.argsort()], trace
+        return torch.cat([*(z.detach() for _, z in trace), *rest])[order.argsort()], trace
 
     def _trace(self, x: Tensor, take: int) -> tuple[Tensor, Trace]:
         """The order (B,) in which images were drawn, and a trace of the first ones."""
         order = torch.randperm(len(x), generator=self.generator).to(x.device)
         with torch.enable_grad():
-            return order, (order[:take], self.model.encode_image(x[order[:take]], self.tuned))
+            parts = torch.split(order[:take], GROUP)
+            return order, [(some, self.model.encode_image(x[some], self.tuned)) for some in parts]
 
     def learn(
         self, x: Tensor, answer: Tensor, sketch: Tensor, trace: Trace | None, *, even: bool
@@ -142,30 +143,29 @@ class Refinement(StatefulPart):
         if self.outlook.shut or not even or self.pace.over:
             return self._watch(x) if self.moved else ""
         take = self._due(n)
-        self.owed += self.share * n - take
-        if not take:
-            return ""
-        self.passed += take
-        chosen, features = trace or self._trace(x, take)[1]
-        self._backward(features, answer[chosen])
-        self.probe.add(x[chosen], features)
-        self.count += take
-        return self._step() if self.count >= GROUP else ""
+        self.owed, self.passed = self.owed + self.share * n - take, self.passed + take
+        return self._learn_from(x, answer, trace or self._trace(x, take)[1]) if take else ""
+
+    def _learn_from(self, x: Tensor, answer: Tensor, trace: Trace) -> str:
+        """A step for each GROUP of images; gradients come first, as a step spoils the graphs."""
+        before, gradients = self.steps, [self._gradient(z, answer[some]) for some, z in trace]
+        for (some, z), gradient in zip(trace, gradients, strict=True):
+            for key, part in zip(self.tuned, gradient, strict=True):
+                self.gradient.tensors[key] = self.gradient[key] + part
+            self.count += len(some)
+            if self.steps > before:  # the last step has moved these features
+                some = some[-PROBE:]
+                z = self.model.encode_image(x[some], self.tensors)
+            self.probe.add(x[some], z)
+            if self.count >= GROUP and (reason := self._step()):
+                return reason
+        return ""
 
     @torch.enable_grad()
-    def _backward(self, features: Tensor, answer: Tensor) -> None:
-        """Add the gradient of Eq. 29, with sharp targets, and of minus the entropy of classes' use.
-
-        Sharp targets alone teach the tower to prefer the classes that it prefers.
-        """
-        logits = self.model.logits(features, self.text)
-        target = (SHARP * answer).softmax(1).to(logits.dtype)
-        used = self.outlook.used.clamp_min(1e-6).log().to(logits)
-        loss = (logits.softmax(1) @ used).sum() - (target * logits.log_softmax(1)).sum()
-        gradients = torch.autograd.grad(loss, list(self.tuned.values()), allow_unused=True)
-        for key, gradient in zip(self.tuned, gradients, strict=True):
-            if gradient is not None:
-                self.gradient.tensors[key] = self.gradient.tensors[key] + gradient
+    def _gradient(self, features: Tensor, answer: Tensor) -> tuple[Tensor, ...]:
+        value = loss(self.model.logits(features, self.text), answer, self.outlook.used)
+        tensors = list(self.tuned.values())
+        return torch.autograd.grad(value, tensors, allow_unused=True, materialize_grads=True)
 
     @torch.no_grad()
     def _step(self) -> str:

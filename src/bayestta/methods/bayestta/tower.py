@@ -7,15 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from bayestta.methods.bayestta.signature import Looks
 from bayestta.methods.bayestta.stream_norms import StreamNorms
-from bayestta.methods.bayestta.trials import (
-    LEAST,
-    MARGIN,
-    Answers,
-    Verdict,
-    judge,
-    signature,
-)
+from bayestta.methods.bayestta.trials import LEAST, MARGIN, Answers, Verdict, judge
 from bayestta.models._preprocess import CLIP_MEAN, CLIP_STD
 from bayestta.models._stream_statistics import Moments, channel_moments, restored_pixels
 from bayestta.models.base import VLM
@@ -26,9 +20,6 @@ RATE, SAVINGS = 0.2, 128.0  # forwards for trials that an image brings, and the 
 AGAIN = (128, 2048)  # images after which a choice is tried again though nothing moved: at first
 # soon, as 32 images may not tell, then ever more rarely
 KEPT = 64  # earlier answers that count in a trial, where nothing moved
-MOVED, WINDOW = 0.5, 64.0  # what counts as a move, in deviations of single images; images averaged
-FLOOR = 0.05  # of these deviations
-FRESH = 8.0  # images that an earlier signature is worth, after a move
 
 
 class StreamTower(StatefulPart):
@@ -59,10 +50,8 @@ class StreamTower(StatefulPart):
         self.add_state("pixels", Moments(self.source[0], self.source[1] ** 2))
         self.add_state("norms", self.norms)
         self.add_state("active", 0, least=0, most=C - 1)
-        self.add_state("recent", torch.zeros(2, 4))  # signature of late: mean and variance
-        self.add_state("anchor", torch.zeros(2, 4))  # the same at the last trial
-        self.add_state("weight", 0.0, least=0)  # images in `recent`
-        self.add_state("anchored", False)
+        self.looks = Looks()
+        self.add_state("looks", self.looks)
         self.add_state("lost", False)  # moved, and not yet tried
         self.add_state("tokens", SAVINGS, most=SAVINGS)
         self.add_state("left", TRIAL, least=0)  # images that the trial still wants
@@ -74,10 +63,6 @@ class StreamTower(StatefulPart):
 
     pixels: Moments
     active: int
-    recent: Tensor
-    anchor: Tensor
-    weight: float
-    anchored: bool
     lost: bool
     tokens: float
     left: int
@@ -113,7 +98,9 @@ class StreamTower(StatefulPart):
     def look(self, x: Tensor) -> bool:
         """Take in the pixels of a batch; whether the stream has moved."""
         x = x.to(self.model.device)
-        moved = self._watch(x)
+        self.quiet += len(x)
+        self.tokens = min(self.tokens + RATE * len(x), SAVINGS)
+        moved = self.looks.moved(x, grain=self.active > 0)  # which is nothing to the source
         if moved and not self.lost:
             self.lost = True
             self.pixels.loosen()
@@ -141,33 +128,6 @@ class StreamTower(StatefulPart):
     def _price(self) -> int:
         return WIDE * (len(self.candidates) - 1) + TRIAL - WIDE
 
-    def _watch(self, x: Tensor) -> bool:
-        """Count a batch; whether the stream has moved since the last trial."""
-        n = len(x)
-        self.quiet += n
-        self.tokens = min(self.tokens + RATE * n, SAVINGS)
-        now = signature(x).cpu()
-        mean, var = now.mean(0), now.var(0, correction=0)
-        if not self.weight:
-            self.recent, self.weight = torch.stack([mean, var + 0.01]), FRESH + n
-        self._follow(mean, var, n)
-        if not self.anchored:
-            return False
-        least = torch.minimum(self.recent[1], self.anchor[1]).sqrt().clamp_min(FLOOR)
-        far = (self.recent[0] - self.anchor[0]).abs() > MOVED * least
-        moved = bool((far if self.active else far[:-1]).any())  # grain is nothing to the source
-        if moved:  # at once to where the stream is, or the rest of the way would be another move
-            self.weight = FRESH
-            self._follow(mean, var, n)
-        return moved
-
-    def _follow(self, mean: Tensor, var: Tensor, n: int) -> None:
-        """Mix the signature (4,) of n images into the recent one."""
-        share, step = n / (self.weight + n), mean - self.recent[0]
-        spread = self.recent[1] + share * (var - self.recent[1]) + share * (1 - share) * step**2
-        self.recent = torch.stack([self.recent[0] + share * step, spread])
-        self.weight = min(self.weight + n, WINDOW)
-
     def _trial(self, x: Tensor, params: Mapping[str, Tensor] | None) -> Tensor:
         """Try candidates on images spread over the batch, decide, and answer by the winner."""
         n, take = len(x), min(self.left, len(x))
@@ -186,7 +146,7 @@ class StreamTower(StatefulPart):
             known[self.active] = z
         self._ask(some, wide, known)
         self.left -= take
-        self.anchor, self.anchored = self.recent.clone(), True
+        self.looks.settle()
         before, (self.active, verdicts) = self.active, self._decide()
         # ahead of the source, but not beyond noise: some more images
         best = max(verdicts[1:], key=lambda verdict: verdict.score)

@@ -121,19 +121,6 @@ def judge(candidate: Tensor, source: Tensor, *, mixes: bool = False) -> Verdict:
     return Verdict(*first, *second, *third, n, mixes, few, robs, mends)
 
 
-def signature(x: Tensor) -> Tensor:
-    """Brightness, contrast, sharpness and grain of images (B,C,H,W): (B,4).
-
-    Grain is how much alike their edges are, which tells one noise from another.
-    """
-    grey = x.float().mean(1)  # (B,H,W)
-    contrast = grey.flatten(1).std(1).clamp_min(1e-3).log()
-    steps = grey[:, :, 1:] - grey[:, :, :-1]
-    edges = steps.abs().mean((1, 2)).clamp_min(1e-4).log()
-    grain = edges - steps.square().mean((1, 2)).sqrt().clamp_min(1e-4).log()
-    return torch.stack([grey.mean((1, 2)), contrast, edges - contrast, grain], 1)
-
-
 class Answers(StatefulPart):
     """Answers of the candidates to the images of a trial, as a piece of state."""
 
