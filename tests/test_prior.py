@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch.nn import functional
 
 from bayestta.maths.discriminant import Discriminant
 from bayestta.maths.stats import GaussianStats
-from bayestta.methods.bayestta.prior import KAPPA, RIDGE, SLOPE, expected_means, regularised
+from bayestta.methods.bayestta.prior import KAPPA, KIN, RIDGE, SLOPE, expected_means, regularised
 
 K, D = 4, 6
 STRUCTURES = ("shared", "per-class")
@@ -35,6 +37,18 @@ def drawn(structure="shared", *, seed=0, n=60, offset=0.0, gap=0.0, counts=None,
     return stats, text, z, weight
 
 
+def kriged(apart, n, kappa, stray):
+    """Posterior mean of N(0, G) at all classes, seen with noise kappa / n_k where n_k > 0."""
+    K = len(apart)
+    G = torch.eye(K, dtype=torch.float64) * (1 - KIN)
+    for k in range(K):
+        for j in range(K):
+            G[k, j] += KIN * float(functional.cosine_similarity(apart[k], apart[j], dim=0))
+    seen = [k for k in range(K) if n[k] > 0]
+    noise = torch.diag(torch.tensor([kappa / float(n[k]) for k in seen], dtype=torch.float64))
+    return G[:, seen] @ torch.linalg.inv(G[seen][:, seen] + noise) @ stray[seen]
+
+
 def literal(z, weight, text):
     """The equations of prior.py, number by number."""
     K, D = text.shape
@@ -58,7 +72,7 @@ def literal(z, weight, text):
     kappa = min(max(sigma2 / max(tau2, 1e-12), KAPPA[0]), KAPPA[1])
     v = a * a * sum(n[k] * float((text[k] - tbar) @ (text[k] - tbar)) for k in range(K)) / (N * D)
     told = v / (v + max(tau2, 0.0)) if v else 0.0
-    mu = torch.stack([(kappa * pi[k] + n[k] * m[k]) / (kappa + n[k]) for k in range(K)])
+    mu = torch.stack(pi) + kriged(text - tbar, n, kappa, torch.stack(m) - torch.stack(pi))
     scatter = [
         sum(float(w[k]) * torch.outer(x - mu[k], x - mu[k]) for x, w in zip(z, weight, strict=True))
         for k in range(K)
@@ -115,12 +129,13 @@ def test_text_tells_all_of_classes_that_lie_as_it_says_and_nothing_of_others():
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_an_unseen_class_is_where_the_text_puts_it(structure):
+def test_an_unseen_class_is_where_text_and_kin_put_it(structure):
     stats, text, z, _ = drawn(structure, counts=torch.tensor([40, 40, 40, 0]))
     assert float(stats.seen[3]) == 0
     expected = expected_means(stats, text)
-    tbar, zbar = text[:3].mean(0), z.mean(0)
-    torch.testing.assert_close(expected.mean[3], zbar + expected.slope * (text[3] - tbar))
+    pi = z.mean(0) + expected.slope * (text - text[:3].mean(0))
+    moved = kriged(text - text[:3].mean(0), stats.seen, expected.kappa, stats.mean - pi)
+    torch.testing.assert_close(expected.mean, pi + moved)
     true = 0.8 * text[3]
     assert (expected.mean[3] - true).norm() < (text[3] - true).norm()  # nearer than the text is
     cov = regularised(stats, expected.mean)
@@ -130,6 +145,24 @@ def test_an_unseen_class_is_where_the_text_puts_it(structure):
         level = cov[3].diagonal()
         torch.testing.assert_close(level, level[0].expand(D + 2))
         assert 0.3 < float(level[0] / expected.within) < 3
+
+
+def test_what_cats_stray_by_an_unseen_cat_strays_by_too():
+    rng = torch.Generator().manual_seed(0)
+    draw = partial(torch.randn, generator=rng, dtype=torch.float64)
+    text = (3 * draw(2, D)).repeat_interleave(4, 0) + draw(
+        8, D
+    )  # four cats, and others
+    true = text.clone()
+    true[:4] += draw(D)
+    y = torch.tensor([0, 1, 2, 4, 5, 6, 7]).repeat(40)
+    stats = GaussianStats(text, prior_count=0.0, wide=torch.float64)
+    stats.update(true[y] + 0.3 * draw(len(y), D), functional.one_hot(y, 8).double())
+    expected, n = expected_means(stats, text), stats.seen
+    alone = n @ stats.mean / n.sum() + expected.slope * (text[3] - n @ text / n.sum())
+    assert (expected.mean[3] - true[3]).norm() < 0.8 * (alone - true[3]).norm()
+    seen = n > 0
+    assert (expected.mean - true)[seen].norm(dim=1).max() < 0.3
 
 
 def test_label_skew_shifts_nothing():

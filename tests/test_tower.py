@@ -21,6 +21,7 @@ from bayestta.methods.bayestta.trials import (
     MARGIN,
     PRICE,
     STAKE,
+    STAY,
     SURE,
     Answers,
     Verdict,
@@ -286,12 +287,15 @@ def test_the_rules_of_acceptance():
     noise = (0.1 - MARGIN) / SURE
     assert accepted(score_error=noise - 1e-6)
     assert not accepted(score_error=noise + 1e-6)
-    assert accepted(in_use=True, score_error=1.0)  # one in use stays while it is not worse
+    assert accepted(in_use=True, score_error=1.0)  # in use, noise is no reason to go
     assert not accepted(in_use=True, score=-0.001)
     assert not accepted(confidence=-0.001)
     assert accepted(confidence=0.005)
     assert not accepted(confidence=0.005, mixes=True)
     assert accepted(in_use=True, confidence=-0.005)
+    assert not accepted(in_use=True, score=STAY - 1e-6)  # it must be worth something
+    assert accepted(in_use=True, score=STAY - 1e-6, mixes=True)  # whose price is paid
+    assert not accepted(in_use=True, score=STAY - PRICE - 1e-6, mixes=True)
     assert not accepted(in_use=True, confidence=-0.02)
     assert accepted(few=True)
     assert not accepted(few=True, score=STAKE - 1e-6)  # it must promise more
@@ -351,10 +355,12 @@ def test_spreading_what_both_name_most_is_no_merit():
     assert even.accepted(in_use=False)
     assert even.score == pytest.approx(even.confidence + EVEN * even.evenness)
     half = mostly.clone()
-    half[torch.arange(64) % 3 > 0] = answers(42, 0.97)  # many classes, and one far beyond its share
+    half[torch.arange(64) % 3 > 0] = answers(42, 0.8)  # many classes, and one far beyond its share
     assert not judge(half, mostly, mixes=True).few
     assert judge(half, mostly, mixes=True).robs
     assert not judge(half, mostly).robs  # pixels mix no images
+    half[torch.arange(64) % 3 > 0] = answers(42, 0.97)  # clearly surer: it mends
+    assert not judge(half, mostly, mixes=True).robs
 
 
 def test_what_the_last_answers_refuse_is_not_saved_by_earlier_ones(small):

@@ -245,13 +245,16 @@ def test_fusion_adds_up_and_goes_on():
         two.load({**one.state(), "gauge": torch.zeros(3, dtype=torch.float64)})
 
 
-def test_the_lean_is_small_and_even_on_average():
+def test_the_lean_is_small_even_on_average_and_for_streams_of_one_class():
     count = torch.tensor([0.0, 10.0, 90.0], dtype=torch.float64)
-    logs = [LEAN * math.log(float(n) + SMOOTH) for n in count]
+    single = 1 - (0.1 / (2 / 3) / MIXED) ** (2 * STEEP)  # of 100 samples ten are of other classes
+    logs = [LEAN * single * math.log(float(n) + SMOOTH) for n in count]
     expected = [value - sum(logs) / 3 for value in logs]
     assert lean(count).tolist() == pytest.approx(expected)
     assert float(lean(count).sum()) == pytest.approx(0, abs=1e-12)
     assert float(lean(torch.full((4,), 9.0)).abs().max()) == pytest.approx(0, abs=1e-7)
+    biased = torch.tensor([30.0, 25.0, 20.0, 15.0, 10.0] * 4)  # no class has most
+    assert not lean(biased).any()
 
 
 # --- temperature ---

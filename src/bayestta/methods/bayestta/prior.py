@@ -11,7 +11,12 @@ prototypes w_k:
     tau2   = (sum n_k |m_k - pi_k|^2 / D - K sigma2) / N               how far classes stray
     kappa  = sigma2 / tau2                                             samples that pi_k is worth
     told   = v / (v + tau2),  v = a^2 sum n_k |w_k - tbar|^2 / (N D)   what the text foretells
-    mu_k = (kappa pi_k + n_k m_k) / (kappa + n_k)
+    G    = 0.9 cos(w_k - tbar, w_l - tbar) + 0.1 [k = l]               which classes stray alike
+    mu   = pi + G (diag(n) G + kappa I)^-1 diag(n) (m - pi)
+
+What the text does not tell of a class, it does not tell of classes with similar names either: m -
+pi is taken for a draw from N(0, tau2 G), seen with noise sigma2 / n_k. If classes strayed each for
+itself, G = I, mu_k would be (kappa pi_k + n_k m_k) / (kappa + n_k).
 
 A constant offset between images and text in a direction of its own (the modality gap of CLIP) goes
 into zbar and tbar, and changes nothing else.
@@ -23,12 +28,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from bayestta.maths.covariance import shrink
 from bayestta.maths.stats import GaussianStats
 
 SLOPE = (0.0, 2.0)
 KAPPA = (0.5, 64.0)  # samples that the expected mean of a class is worth
+KIN = 0.9  # share of how a class strays from where it is expected that similar names have in common
 RIDGE = 3.0  # the covariance is shrunk as if RIDGE * D samples had been isotropic
 SPREAD = 1e-9  # mean squared distance of unit features from their classes, below it is rounding
 TINY = torch.finfo(torch.float64).tiny
@@ -46,7 +53,7 @@ class Expected:
 
 
 def expected_means(stats: GaussianStats, text: Tensor) -> Expected:
-    """The posterior means of all classes; a class that was never seen is where the text puts it."""
+    """The posterior means of all classes; one that was never seen is where text and kin put it."""
     n, m, w = stats.seen, stats.mean, text.to(stats.mean)
     (K, D), N = w.shape, n.sum().clamp_min(TINY)
     zbar, tbar = n @ m / N, n @ w / N
@@ -60,7 +67,9 @@ def expected_means(stats: GaussianStats, text: Tensor) -> Expected:
     kappa = (within / stray.clamp_min(1e-12)).clamp(*KAPPA)
     foretold = slope.square() * power / (N * D)
     told = foretold / (foretold + stray.clamp_min(0)).clamp_min(TINY)
-    mean = (kappa * pi + n[:, None] * m) / (kappa + n)[:, None]
+    own, alike = torch.eye(K, dtype=w.dtype, device=w.device), normalize(apart, dim=1)
+    kin = KIN * alike @ alike.T + (1 - KIN) * own  # (K,K)
+    mean = pi + kin @ torch.linalg.solve(n[:, None] * kin + kappa * own, n[:, None] * (m - pi))
     return Expected(mean, float(slope), float(kappa), float(within), float(told))
 
 

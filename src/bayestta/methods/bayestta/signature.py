@@ -11,7 +11,7 @@ MOVED = 0.5  # what counts as a move, in deviations of single images
 FLOOR = 0.05  # of these deviations
 WINDOW = 64.0  # images that the recent signature is worth
 FRESH = 8.0  # images that an earlier signature is worth, after a move
-FIRM = 256.0  # images that a signature must hold to be compared with: that of a few moves by chance
+FIRM = 128  # images that a signature must hold to be compared with: that of a few moves by chance
 
 
 def signature(x: Tensor) -> Tensor:
@@ -34,13 +34,15 @@ class Looks(StatefulPart):
     def __init__(self) -> None:
         self.add_state("recent", torch.zeros(2, 4))  # mean and variance over images
         self.add_state("weight", 0.0, least=0)  # images in `recent`
+        self.add_state("since", 0, least=0)  # images since the stream last moved
         self.add_state("anchor", torch.zeros(2, 4))
-        self.add_state("anchored", 0.0, least=0)  # images in `anchor`; none before the first choice
+        self.add_state("anchored", 0, least=0)  # images in `anchor`; none before the first choice
 
     recent: Tensor
     weight: float
+    since: int
     anchor: Tensor
-    anchored: float
+    anchored: int
 
     def moved(self, x: Tensor, *, grain: bool) -> bool:
         """Take in images; whether the stream has moved since the last choice, `grain` included."""
@@ -49,13 +51,14 @@ class Looks(StatefulPart):
         if not self.weight:
             self.recent, self.weight = torch.stack([mean, var + 0.01]), FRESH + n
         self._follow(mean, var, n)
+        self.since += n
         if not self.anchored:
             return False
         least = torch.minimum(self.recent[1], self.anchor[1]).sqrt().clamp_min(FLOOR)
         far = (self.recent[0] - self.anchor[0]).abs() > MOVED * least
         moved = bool((far if grain else far[:-1]).any())
         if moved:  # at once to where the stream is, or the rest of the way would be another move
-            self.weight = FRESH
+            self.weight, self.since = FRESH, n
             self._follow(mean, var, n)
         elif self.anchored < FIRM:
             self.anchor = mixed_in(self.anchor, mean, var, n / (self.anchored + n))
@@ -64,7 +67,7 @@ class Looks(StatefulPart):
 
     def settle(self) -> None:
         """What comes is to be compared with what the stream looks like now."""
-        self.anchor, self.anchored = self.recent.clone(), self.weight
+        self.anchor, self.anchored = self.recent.clone(), self.since
 
     def _follow(self, mean: Tensor, var: Tensor, n: int) -> None:
         self.recent = mixed_in(self.recent, mean, var, n / (self.weight + n))

@@ -5,8 +5,9 @@ answer is, and what it adds to the evenness with which classes are used. Confide
 by saturated images, evenness alone by noise; neither may clearly speak against a candidate.
 
 A candidate that still names few classes says itself that labels are skewed. If it gives less than
-the source to the class that both name most, it takes from the class that both believe in. If it
-mixes the images of the stream, only confidence counts: the statistics of one class spread answers.
+the source to the class that both name most, it takes from the class that both believe in; so does
+one that is not clearly surer and names a class far beyond its share. If it mixes the images of the
+stream, only confidence counts: the statistics of one class spread answers.
 One that is much less sure than the source is refused, whatever classes it names: what the source
 names for noise may be what is shown.
 """
@@ -24,8 +25,9 @@ from bayestta.state import StatefulPart
 
 EVEN = 0.25  # weight of evenness, in nats, beside confidence
 SURE = 1.5  # standard errors by which a newcomer must be better
-AGAINST = 2.0  # standard errors at which a witness clearly speaks against
+AGAINST = 2.0  # standard errors at which a witness clearly speaks against, or for
 MARGIN = 0.005  # of the score, that noise must not cross
+STAY = 0.02  # of the score before its price, that statistics in use must still be worth
 PRICE = 0.01  # of the score, for statistics of BatchNorm: they mix the images of a stream
 MANY = (0.78, 0.82)  # of the classes that as many images of an even stream would show, below which
 # a candidate names few: for statistics of pixels, and of BatchNorm
@@ -86,16 +88,17 @@ class Verdict:
         """Whether the tower may go by the candidate.
 
         Not clearly less even; a newcomer better beyond noise and surer, clearly so if it mixes
-        images, and by enough if it names few classes; one in use stays while it is not worse. One
-        that mends the use of classes need not be surer: what names one class for noise is as sure
-        of it as of anything.
+        images, and by enough if it names few classes; one in use stays while it is worth something.
+        One that mends the use of classes need not be surer: what names one class for noise is as
+        sure of it as of anything.
         """
         uneven = self.evenness + AGAINST * self.evenness_error < 0
         if self.n < LEAST or uneven or self.refused:
             return False
         if in_use:
             slack = 0.0 if self.mixes and self.few else self.confidence_error
-            return self.score > 0 and (self.mends or self.confidence + slack > 0)
+            enough = self.score > STAY - PRICE * self.mixes
+            return enough and (self.mends or self.confidence + slack > 0)
         surer = self.mends or self.confidence > (self.confidence_error if self.mixes else 0.0)
         stake = STAKE if self.few and not self.mixes else 0.0
         return surer and self.score > max(stake, MARGIN + SURE * self.score_error)
@@ -114,10 +117,10 @@ def judge(candidate: Tensor, source: Tensor, *, mixes: bool = False) -> Verdict:
     mends = named_before < MANY[0] and named > MANY[1] and float(use[before.argmax()]) < fair
     most = int(use.argmax())
     rise, noise = mean_and_error(candidate[:, most] - source[:, most])
-    skewed = few or (mixes and float(use[most]) > crowd)
-    robs = skewed and most == int(before.argmax()) and rise < -noise
-    score = sure + (0.0 if mixes and few else EVEN) * even - (PRICE if mixes else 0.0)
+    score = sure + (0.0 if mixes and few else EVEN) * even - PRICE * mixes
     first, second, third = map(mean_and_error, (score, sure, even))
+    crowded = mixes and float(use[most]) > crowd and second[0] < AGAINST * second[1]
+    robs = (few or crowded) and most == int(before.argmax()) and rise < -noise
     return Verdict(*first, *second, *third, n, mixes, few, robs, mends)
 
 
