@@ -243,7 +243,7 @@ def test_row_d_of_the_default_answers_by_the_discriminants_and_their_counts():
     for x, _ in stream:
         answer = adapter.adapt(x)
         assert not torch.allclose(answer, with_sketch.adapt(x))
-        score = adapter.fusion.scaled(adapter._classes().contrast(model.encode_image(x)))
+        score = adapter.fusion.scaled(adapter._score(model.encode_image(x)))
         leaning = (1 - adapter.trust.value) * lean(adapter.stats.seen)
         torch.testing.assert_close(answer, score + leaning)
 
@@ -600,7 +600,7 @@ def test_two_shards_merged_equal_one_pass(test, monkeypatch):
     torch.testing.assert_close(left.trust.used, whole.trust.used)
     assert (left.samples, left.steps) == (whole.samples, whole.steps)
     z = model.encode_image(stream[0][0])
-    one, two = left._classes().contrast(z), whole._classes().contrast(z)
+    one, two = left._score(z), whole._score(z)
     torch.testing.assert_close(one, two, rtol=1e-7, atol=1e-7)
 
 

@@ -150,9 +150,7 @@ def test_an_unseen_class_is_where_text_and_kin_put_it(structure):
 def test_what_cats_stray_by_an_unseen_cat_strays_by_too():
     rng = torch.Generator().manual_seed(0)
     draw = partial(torch.randn, generator=rng, dtype=torch.float64)
-    text = (3 * draw(2, D)).repeat_interleave(4, 0) + draw(
-        8, D
-    )  # four cats, and others
+    text = (3 * draw(2, D)).repeat_interleave(4, 0) + draw(8, D)  # four cats, and others
     true = text.clone()
     true[:4] += draw(D)
     y = torch.tensor([0, 1, 2, 4, 5, 6, 7]).repeat(40)

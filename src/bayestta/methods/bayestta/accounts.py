@@ -12,8 +12,7 @@ def step_account(method: BayesTTA) -> dict[str, Any]:
     """The record of a step: structure, weights, and the statistics that the tower goes by."""
     told = {"structure": method.test.structure, **method.test.outcome}
     told |= {"alpha": method.alpha, "trust": method.trust.value}
-    if method._fitted is not None:
-        told |= {name: getattr(method._fitted[2], name) for name in ("slope", "kappa", "told")}
+    told |= {name: getattr(method._fit()[1], name) for name in ("slope", "kappa", "told")}
     if method.tower is not None:
         told |= method.tower.in_use
     return told

@@ -142,6 +142,6 @@ def mixed(count: Tensor) -> float:
 
 def lean(count: Tensor) -> Tensor:
     """What the class counts (K,) add to the answer: a little, as far as one class has most."""
-    single = 1 - min(1.0, mixed(count) / MIXED) ** (2 * STEEP)
+    single: float = 1 - min(1.0, mixed(count) / MIXED) ** (2 * STEEP)
     log = LEAN * single * (count + SMOOTH).log()
     return log - log.mean()

@@ -15,7 +15,7 @@ from bayestta.maths.discriminant import Discriminant
 from bayestta.maths.stats import GaussianStats
 from bayestta.methods import register
 from bayestta.methods.bayestta.accounts import step_account, stream_account
-from bayestta.methods.bayestta.fusion import Fusion, lean
+from bayestta.methods.bayestta.fusion import FORETOLD, Fusion, lean, ramp
 from bayestta.methods.bayestta.homogeneity import Homogeneity
 from bayestta.methods.bayestta.judged import Judged
 from bayestta.methods.bayestta.presets import BayesTTASettings
@@ -26,6 +26,7 @@ from bayestta.methods.bayestta.trust import Trust, responsibilities
 from bayestta.methods.guard import Guard
 from bayestta.models._norms import norm_layers
 
+FORGOTTEN = 0.7  # of the statistics when features come to lie elsewhere, where text tells enough
 PARTS = ("test", "stats", "trust", "fusion", "temperature", "tower", "refinement", "guard")
 
 
@@ -121,7 +122,8 @@ class BayesTTA(Adapter):
     def _features(self, x: Tensor) -> tuple[Tensor, Trace | None]:
         """Features of a batch, by statistics that the stream chooses, and what refinement needs."""
         tuned, tower = self.refinement, self.tower if x.ndim == 4 else None  # pixels, not features
-        if tower is not None and tower.look(x) and tuned is not None:
+        before, moved = (0, False) if tower is None else (tower.active, tower.look(x))
+        if moved and tuned is not None:
             tuned.leave()
         x, tensors, trace = x.to(self.model.device), self._tensors(), None
         if tower is not None and (tower.left or tower.active):
@@ -132,6 +134,8 @@ class BayesTTA(Adapter):
             z, trace = tuned.features(x)
         else:
             z = self.model.encode_image(x)
+        if tower is not None and (moved or tower.active != before):
+            self.stats.forget(1 - FORGOTTEN * ramp(self._fit()[1].told, *FORETOLD))
         self.moves_tower = tensors is not None or bool(tower and tower.active)
         return z, trace
 
@@ -148,12 +152,11 @@ class BayesTTA(Adapter):
     # --- debiased temporal distribution estimation ---
 
     def _estimate(self, z: Tensor, sketch: Tensor) -> None:
-        own = self.settings
-        keep = 0.5 ** (len(z) / (own.half_life * len(self.classes)))
+        keep = 0.5 ** (len(z) / (self.settings.half_life * len(self.classes)))
         self._follow_test()
         self.trust.update(sketch.softmax(1), keep)
         weight = self._responsibilities(z, sketch)  # Eq. 18
-        if own.window:
+        if self.settings.window:
             self.stats.reset()
             self._follow_test()
         self.stats.forget(keep)
@@ -175,8 +178,8 @@ class BayesTTA(Adapter):
 
     # --- sketch refinement by discriminant analysis ---
 
-    def _classes(self) -> Discriminant | None:
-        """The Gaussians of Eq. 25, fitted once per change of the statistics.
+    def _fit(self) -> tuple[Discriminant | None, Expected]:
+        """The Gaussians of Eq. 25 and their means, fitted once per change of the statistics.
 
         None where the evidence has no spread: before the first image, and after one alone.
         """
@@ -187,17 +190,16 @@ class BayesTTA(Adapter):
             even = torch.full_like(seen, -math.log(len(seen)))
             classes = None if cov is None else Discriminant(expected.mean, cov, even)
             self._fitted = seen, classes, expected
-        return self._fitted[1]
+        return self._fitted[1:]
 
     def _score(self, z: Tensor) -> Tensor | None:
-        classes = self._classes()
+        classes = self._fit()[0]
         return None if classes is None else classes.contrast(z)
 
     @property
     def alpha(self) -> float:
         """The weight of the discriminants in an answer at this moment."""
-        told = 1.0 if self._fitted is None else self._fitted[2].told
-        return self._label_alpha * self.fusion.worth(told, self.judged.evener)
+        return self._label_alpha * self.fusion.worth(self._fit()[1].told, self.judged.evener)
 
     @property
     def _label_alpha(self) -> float:

@@ -120,9 +120,9 @@ class StreamTower(StatefulPart):
     def features(self, x: Tensor, params: Mapping[str, Tensor] | None) -> Tensor:
         """Features of the batch just looked at, after a trial if one is due."""
         x = x.to(self.model.device)
-        if not self.left:
-            return self.encode(x, self.active, params, learn=True)
-        return self._trial(x, params)
+        if self.left:
+            return self._trial(x, params)
+        return self.encode(x, self.active, params, learn=True)
 
     @property
     def _price(self) -> int:
@@ -158,8 +158,8 @@ class StreamTower(StatefulPart):
             self.tokens -= take
         features = z.new_empty(n, z.shape[1])
         features[head] = z
-        if take < n:
-            features[~head] = self.encode(x[~head], self.active, params, learn=True)
+        if take < n:  # where a trial that is not decided finds more images
+            features[~head] = self.features(x[~head], params)
         return features
 
     def _ask(self, x: Tensor, wide: int, known: Mapping[int, Tensor]) -> None:
