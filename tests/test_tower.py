@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -511,6 +512,28 @@ def test_trials_stay_within_their_account(small, size):
     once = 16 * (len(chosen.candidates) - 1) + 3 * 32
     assert model.images >= n
     assert model.images - n <= SAVINGS + RATE * n + once
+
+
+@pytest.mark.parametrize(("size", "batches"), [(128, 1), (40, 2), (16, 4)])
+def test_a_trial_that_is_not_decided_goes_on_with_the_next_images(
+    small, monkeypatch, size, batches
+):
+    """Of the same batch, if there are any; up to twice its length."""
+    model, draw = small
+    ahead = Verdict(2 * MARGIN, 1.0, 0.1, 1.0, 0.0, 1.0, n=LEAST)
+    chosen = StreamTower(model, model.table)
+
+    def not_decided(self):
+        return 0, [Verdict(0.0), *[replace(ahead, n=len(self.answers.rows))] * 2]
+
+    monkeypatch.setattr(StreamTower, "_decide", not_decided)
+    for i in range(batches):
+        assert bool(chosen.left)
+        x = draw(size)[0]
+        with torch.no_grad():
+            torch.testing.assert_close(seen(chosen, x), model.encode_image(x))
+        assert len(chosen.answers.rows) == min(64, (i + 1) * size)
+    assert not chosen.left
 
 
 def test_a_surer_but_less_even_candidate_is_refused(small, monkeypatch):
