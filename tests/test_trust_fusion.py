@@ -202,16 +202,18 @@ def test_answers_are_as_sure_as_the_sides_that_give_them():
     alone = Fusion(8.0, 0.3, like=torch.zeros(5, 2), alone=True)
     alone.load(made.state())
     torch.testing.assert_close(alone(sketch, score, 0.5), made.scaled(score))
-    for alpha, trust in ((0.0, 1.0), (0.3, 0.0), (2.0, 0.6)):
+    cases = ((0.0, 1.0, 0.9), (0.3, 0.0, 0.9), (2.0, 0.6, 0.9), (2.0, 0.6, 0.63), (2.0, 1.0, 0.2))
+    for alpha, trust, told in cases:
         answer = made(sketch, score, alpha)
-        sure = made.confidence(answer, sketch, score, alpha, trust)
-        only = alone.confidence(answer, sketch, score, alpha, trust)
+        sure = made.confidence(answer, sketch, score, alpha, trust, told)
+        only = alone.confidence(answer, sketch, score, alpha, trust, told)
+        weight = {0.9: SURER[1], 0.63: 0.7 * SURER[0] + 0.3 * SURER[1], 0.2: SURER[0]}[told]
         rows = zip(answer, sketch, made.scaled(score), sure, only, strict=True)
         for a, s, d, goal, without in rows:
             best = int(a.argmax())
             mine, theirs = float(s.softmax(0)[best]), float(d.softmax(0)[best])
             low, high = sorted((mine, theirs))
-            both = low + SURER * trust * (high - low)
+            both = min(1.0, low + weight * trust * (high - low))
             assert float(goal) == pytest.approx(mine + min(1, alpha) * (both - mine))
             assert float(without) == pytest.approx(both)
 

@@ -19,7 +19,8 @@ FORETOLD = (0.6, 0.7)  # share of the classes' layout that the text tells: Gauss
 MENDED = 0.005  # gain in the entropy of the mean answer, in nats, from which they have it in full
 NAMED = (0.75, 0.9)  # classes that they name, in parts of an even stream's: not heard below
 WINDOW = 64.0, 12.0  # half-life of the use of classes, in images: at least, and per class
-SURER = 0.85  # times trust: weight of the surer of sketch and discriminants in the confidence
+SURER = (1.1, 0.85)  # times trust: weight of the surer of sketch and discriminants in the
+# confidence; where the text tells little they are two witnesses, surer together than either
 LEAN, SMOOTH = 0.1, 5.0  # power of the class counts in the answer, and what is added to each
 TINY = 1e-300
 
@@ -108,15 +109,16 @@ class Fusion(StatefulPart):
         return torch.lerp(centred, self.scaled(score), share)
 
     def confidence(
-        self, answer: Tensor, sketch: Tensor, score: Tensor, alpha: float, trust: float
+        self, answer: Tensor, sketch: Tensor, score: Tensor, alpha: float, trust: float, told: float
     ) -> Tensor:
         """How sure answers (B,K) ought to be (B,): what both sides give them, nearer to the surer
         one where the stream is even; what the sketch gives them, if the other is hardly heard."""
         best = answer.argmax(1, keepdim=True)
         sides = sketch.double(), self.scaled(score)
         own, other = (side.softmax(1).gather(1, best)[:, 0] for side in sides)
-        both = torch.lerp(torch.minimum(own, other), torch.maximum(own, other), SURER * trust)
-        return torch.lerp(own, both, 1.0 if self.alone else min(1.0, alpha))
+        weight = trust * (SURER[0] + (SURER[1] - SURER[0]) * ramp(told, *FORETOLD))
+        both = torch.lerp(torch.minimum(own, other), torch.maximum(own, other), weight)
+        return torch.lerp(own, both.clamp_max(1), 1.0 if self.alone else min(1.0, alpha))
 
 
 def ramp(value: float, low: float, high: float) -> float:

@@ -216,7 +216,8 @@ class BayesTTA(Adapter):
         alpha, trust = self.alpha, self.trust.value
         answer = self.fusion(sketch, score, alpha) + (1 - trust) * lean(self.stats.seen)
         if remember:
-            sure = self.fusion.confidence(answer, sketch, score, alpha, trust)
+            told = self._fit()[1].told
+            sure = self.fusion.confidence(answer, sketch, score, alpha, trust, told)
             goal = (sure - self.judged.surer).clamp_min(1 / len(self.classes))
             self.temperature.update(answer, goal)
         return answer.to(sketch.dtype)
