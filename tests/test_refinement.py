@@ -288,7 +288,8 @@ def test_what_the_tensors_add_to_the_confidence():
 # --- giving way ---
 
 
-def test_a_leap_is_undone_and_the_rate_falls():
+def test_a_far_leap_is_undone_and_the_rate_falls(monkeypatch):
+    monkeypatch.setattr(module, "FAR", module.LEAP)  # answers of four classes do not go further
     refinement, _, batches = made(lr=50.0)
     next_reason = ""
     while not next_reason:
@@ -301,6 +302,16 @@ def test_a_leap_is_undone_and_the_rate_falls():
     assert not refinement.tuned.optimiser.state
 
 
+def test_a_leap_that_is_not_far_costs_a_part_of_a_return(monkeypatch):
+    monkeypatch.setattr(module, "LEAP", 1e-9)
+    refinement, _, batches = made()
+    reasons = [refinement.learn(*next(batches), None, even=True) for _ in range(2)]
+    assert reasons[-1].startswith("one step moved the answers by")
+    assert at_start(refinement)
+    assert (refinement.pace.returns, refinement.pace.moves, refinement.count) == (0, 1, 0)
+    assert rate(refinement) == pytest.approx(1e-3 * SLOWER**0.25)
+
+
 def test_answers_that_are_no_numbers_are_a_leap():
     refinement, _, batches = made()
 
@@ -308,6 +319,7 @@ def test_answers_that_are_no_numbers_are_a_leap():
     reasons = [refinement.learn(*next(batches), None, even=True) for _ in range(2)]
     assert reasons[-1] == "one step moved the answers by nan"
     assert at_start(refinement)
+    assert refinement.pace.returns == 1
 
 
 @pytest.mark.parametrize("word", ["sure", "even"])
@@ -354,7 +366,8 @@ def test_tensors_that_rest_are_judged_too():
     assert not refinement.moved
 
 
-def test_three_returns_end_it():
+def test_three_returns_end_it(monkeypatch):
+    monkeypatch.setattr(module, "FAR", module.LEAP)
     refinement, _, batches = made(lr=1e6)
     reasons = [refinement.learn(*batch, None, even=True) for batch in batches]
     assert sum(bool(reason) for reason in reasons) == refinement.pace.returns == RETURNS

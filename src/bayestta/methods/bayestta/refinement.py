@@ -25,7 +25,7 @@ Trace = list[tuple[Tensor, Tensor]]  # indices (n,) into a batch, features (n,D)
 GROUP = 32  # images whose gradients make one step
 PULL = 0.01  # towards the source weights, after each step
 PROBE = 6  # images that judge a step
-LEAP = 0.3  # total variation between answers before and after one step, from which it is undone
+LEAP, FAR = 0.3, 0.6  # total variation by one step, from which it is undone, and is a return too
 FULL, MOST = 0.04, 4.0  # doubt at which the rate is `lr`, and the most that it is multiplied by
 
 
@@ -154,8 +154,7 @@ class Refinement(StatefulPart):
                 self.gradient.tensors[key] = self.gradient[key] + part
             self.count += len(some)
             if self.steps > before:  # the last step has moved these features
-                some = some[-PROBE:]
-                z = self.model.encode_image(x[some], self.tensors)
+                some, z = some[-PROBE:], self.model.encode_image(x[some[-PROBE:]], self.tensors)
             self.probe.add(x[some], z)
             if self.count >= GROUP and (reason := self._step()):
                 return reason
@@ -185,7 +184,7 @@ class Refinement(StatefulPart):
         leap = float((answers - self._answers(earlier)).abs().sum(1).mean() / 2)
         if not leap <= LEAP:  # so that NaN is too far
             self.tuned.assign(before)
-            return self._give_way(f"one step moved the answers by {leap:.2f}")
+            return self._give_way(f"one step moved the answers by {leap:.2f}", far=not leap <= FAR)
         self.moved, self.drift = True, self.drift + (after - earlier).mean(0).to(self.drift)
         return self._judge(answers, self._asked(x, None)[1])
 
@@ -240,8 +239,9 @@ class Refinement(StatefulPart):
         self.probe.reset()
         self.count = 0
 
-    def _give_way(self, reason: str) -> str:
-        self.slow_down(self.pace.returns + 1)
+    def _give_way(self, reason: str, *, far: bool = True) -> str:
+        self.pace.moves += not far
+        self.slow_down(self.pace.returns + far)
         return reason
 
     def slow_down(self, returns: int) -> None:
