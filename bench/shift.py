@@ -44,7 +44,7 @@ def restored(model: VLM, batches: Sequence[Tensor]) -> list[Tensor]:
     pixels = Moments(source[0], source[1] ** 2)
     for x in batches:
         pixels.add(*channel_moments(x), len(x))
-        found.append(restored_pixels(x, pixels, source))
+        found.append(restored_pixels(x, pixels, source, pixels.trust))
     return found
 
 

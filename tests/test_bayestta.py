@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn import functional
 
 from bayestta.maths import stats
-from bayestta.methods.bayestta.fusion import FORETOLD, Fusion, lean
-from bayestta.methods.bayestta.method import FORGOTTEN, BayesTTA
+from bayestta.methods.bayestta.fusion import FORETOLD, Fusion
+from bayestta.methods.bayestta.method import FORGOTTEN, LARGEST, BayesTTA
 from bayestta.methods.bayestta.pace import SLOWER
 from fake_vlm import Fake, names, world
 from literal_bayestta import Paper, Released
@@ -245,7 +245,7 @@ def test_row_d_of_the_default_answers_by_the_discriminants_and_their_counts():
         answer = adapter.adapt(x)
         assert not torch.allclose(answer, with_sketch.adapt(x))
         score = adapter.fusion.scaled(adapter._score(model.encode_image(x)))
-        leaning = (1 - adapter.trust.value) * lean(adapter.stats.seen)
+        leaning = (1 - adapter.trust.value) * adapter.fusion.lean(adapter.stats.seen)
         torch.testing.assert_close(answer, score + leaning)
 
 
@@ -509,6 +509,7 @@ def test_every_part_of_the_default_goes_on_from_a_file(tmp_path, tiny_rn, at):
     def evened(adapter):  # random weights see one class: let refinement take part all the same
         adapter.trust.update = lambda sketch, keep: None
         adapter.trust.used = torch.ones(3, dtype=torch.float64)
+        adapter.trust.name = lambda answer: None
         return adapter
 
     adapter, other = (evened(BayesTTA(tiny_rn, names, **settings)) for _ in range(2))
@@ -575,6 +576,31 @@ def test_a_truncated_file_is_refused_and_changes_nothing(tmp_path, share):
     with pytest.raises(ValueError, match="no complete BayesTTA state"):
         adapter.load(file)
     assert same(before, adapter.state())
+
+
+# --- large batches ---
+
+
+@pytest.mark.parametrize("guard_speaks", [False, True])
+def test_a_large_batch_is_a_few_of_a_common_size(monkeypatch, guard_speaks):
+    model, stream = world(4, batch=LARGEST + 40, batches=3, signal=0.7, scale=10.0)
+    whole, parts = make(model, gate=0.0), make(model, gate=0.0)
+    if guard_speaks:  # at each part: its answer is the sketch, in the units of that moment
+        for adapter in (whole, parts):
+            monkeypatch.setattr(adapter.guard, "review", lambda *_: ({"collapse": "so"}, True))
+    for x, _ in stream:
+        answers, sketches = [], []
+        for part in x.chunk(2):
+            answers.append(parts.probabilities(parts.adapt(part)))
+            sketches.append(parts.sketch)
+        answer = whole.adapt(x)
+        torch.testing.assert_close(whole.probabilities(answer), torch.cat(answers))
+        torch.testing.assert_close(whole.sketch, torch.cat(sketches))
+    assert (whole.steps, parts.steps) == (3, 6)
+    assert whole.samples == parts.samples
+    torch.testing.assert_close(whole.stats.mean, parts.stats.mean)
+    if not guard_speaks:
+        assert whole.refinement.steps == parts.refinement.steps > 0
 
 
 # --- merge ---

@@ -9,7 +9,7 @@ from bayestta.methods.bayestta import refinement as module
 from bayestta.methods.bayestta.judged import ENOUGH, KEEP, Judged
 from bayestta.methods.bayestta.method import BayesTTA
 from bayestta.methods.bayestta.outlook import BLOCK, MEMORY, SURE, Outlook
-from bayestta.methods.bayestta.pace import PARDON, RETURNS, SLOWER
+from bayestta.methods.bayestta.pace import LEAVES, PARDON, RETURNS, SLOWER, Pace
 from bayestta.methods.bayestta.refinement import FULL, GROUP, MOST, PULL, Refinement
 from bayestta.methods.bayestta.targets import SHARP
 from bayestta.methods.bayestta.trials import Pairs
@@ -83,19 +83,19 @@ def test_a_step_is_adam_on_sharp_targets_and_a_little_back():
     assert not any(bool(g.any()) for g in refinement.gradient.values())
 
 
-def test_a_large_batch_makes_a_step_for_every_group():
+def test_a_large_share_makes_one_step_of_all_its_images():
     refinement, encode, batches = made()
     x, answer, sketch = (
         torch.cat(part) for part in zip(*(next(batches) for _ in range(5)), strict=True)
     )
     assert len(x) == 2.5 * GROUP
-    z, trace = refinement.features(x)
-    assert [len(some) for some, _ in trace] == [GROUP, GROUP, GROUP // 2]
+    z, (some, _) = traced = refinement.features(x)
+    assert len(some) == len(x)
     torch.testing.assert_close(z, refinement.model.encode_image(x))
     before = tensors(refinement)
-    assert refinement.learn(x, answer, sketch, trace, even=True) == ""
-    assert (refinement.steps, refinement.count) == (2, GROUP // 2)
-    last = x[trace[1][0]][-module.PROBE :]
+    assert refinement.learn(x, answer, sketch, traced[1], even=True) == ""
+    assert (refinement.steps, refinement.count) == (1, 0)
+    last = x[some][-module.PROBE :]
     judged = [encode(last, t).softmax(1) for t in (refinement.tensors, before)]
     kept = refinement.judged.first, refinement.judged.second
     for mine, theirs in zip(kept, judged, strict=True):
@@ -138,7 +138,7 @@ def test_the_drift_is_what_steps_did_to_the_features_and_ends_with_them(monkeypa
 
 def test_statistics_see_features_without_the_drift():
     model, stream = world(K, "LayerNorm", batch=16, batches=12, signal=0.7, scale=10.0)
-    adapter = BayesTTA(model, [str(k) for k in range(K)], ["{}"], gate=0.0)
+    adapter = BayesTTA(model, [str(k) for k in range(K)], ["{}"], gate=0.0, doubt=0.0)
     for x, _ in stream[:-1]:
         adapter.adapt(x)
     x, drift = stream[-1][0], torch.ones_like(adapter.refinement.drift)
@@ -273,6 +273,19 @@ def test_weights_are_left_at_a_jump_and_the_rate_stays():
     assert at_start(refinement)
 
 
+def test_weights_are_left_where_answers_crowd_into_one_class():
+    refinement, _, batches = made()
+    reasons = [refinement.learn(*next(batches), None, even=False, crowded=True)]
+    for _ in range(4):
+        reasons.append(refinement.learn(*next(batches), None, even=True))
+    assert refinement.moved
+    assert not any(reasons)  # nothing to leave before
+    reason = refinement.learn(*next(batches), None, even=False, crowded=True)
+    assert reason == "answers name one class too often for labels that are even"
+    assert (refinement.pace.returns, refinement.pace.moves) == (0, 0)
+    assert at_start(refinement)
+
+
 def test_what_the_tensors_add_to_the_confidence():
     judged = Judged(2)
     sure, unsure = (torch.tensor([[p, 1 - p]]).repeat(ENOUGH, 1) for p in (0.9, 0.6))
@@ -402,6 +415,7 @@ def test_a_model_in_bfloat16_is_never_written_to():
     adapter = BayesTTA(model, ["cat", "dog", "car"], refine=True, gate=0.0, share=1.0, guard=False)
     adapter.trust.update = lambda sketch, keep: None
     adapter.trust.used = torch.ones(3, dtype=torch.float64)  # as if the stream were even
+    adapter.trust.name = lambda answer: None
     before = model.fingerprint
     rng = torch.Generator().manual_seed(0)
     for _ in range(3):
@@ -475,6 +489,20 @@ def test_a_move_is_forgotten_after_a_while():
         assert (refinement.pace.moves, refinement.pace.stayed) == (left, PARDON - 1)
         refinement.learn(x, answer, sketch, None, even=False)
         assert (refinement.pace.moves, refinement.pace.stayed) == (max(0, left - 1), 0)
+
+
+def test_a_return_is_forgotten_bit_by_bit_and_three_of_them_are_not_for_good():
+    pace = Pace()
+    pace.returns = RETURNS
+    assert pace.over
+    rates = []
+    for _ in range(RETURNS * LEAVES):
+        pace.go_on(PARDON)
+        rates.append(pace.factor)
+        assert not pace.over
+    steps = [SLOWER ** (left / LEAVES) for left in reversed(range(RETURNS * LEAVES))]
+    assert rates == pytest.approx(steps)
+    assert (pace.returns, pace.moves) == (0, 0)
 
 
 def test_answers_that_are_suddenly_less_sure_are_a_move_of_the_stream(monkeypatch):

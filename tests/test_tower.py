@@ -13,7 +13,7 @@ from torch.nn import functional
 from bayestta.methods.bayestta import signature as signature_module
 from bayestta.methods.bayestta.signature import FIRM, Looks, signature
 from bayestta.methods.bayestta.stream_norms import EARLY, HALF, NONE, StreamNorms
-from bayestta.methods.bayestta.tower import RATE, SAVINGS, StreamTower
+from bayestta.methods.bayestta.tower import RATE, SAVINGS, SHIFTED, TRIAL, StreamTower
 from bayestta.methods.bayestta.trials import (
     AGAINST,
     EVEN,
@@ -181,14 +181,39 @@ def test_restored_pixels_have_the_statistics_of_the_source():
     x = 0.2 * torch.randn(60, 3, 9, 9, generator=rng) - 1.5
     source = torch.tensor([0.1, 0.0, -0.1]), torch.tensor([1.0, 0.9, 1.1])
     moments = Moments(source[0], source[1] ** 2)
-    torch.testing.assert_close(restored_pixels(x, moments, source), x)  # nothing seen: as it is
     moments.add(*channel_moments(x), 60)
-    y = restored_pixels(x, moments, source)
-    trust = 60 / (60 + PRIOR)
+    torch.testing.assert_close(restored_pixels(x, moments, source, 0.0), x)
+    y = restored_pixels(x, moments, source, 0.6)
     mean, deviation = x.mean((0, 2, 3)), x.std((0, 2, 3), correction=0)
-    torch.testing.assert_close(y.mean((0, 2, 3)), mean + trust * (source[0] - mean))
-    expected = deviation + trust * (source[1] - deviation)
+    torch.testing.assert_close(y.mean((0, 2, 3)), mean + 0.6 * (source[0] - mean))
+    expected = deviation + 0.6 * (source[1] - deviation)
     torch.testing.assert_close(y.std((0, 2, 3), correction=0), expected)
+
+
+def test_pixels_go_as_far_as_they_are_shifted(small):
+    made = StreamTower(small[0], small[0].table)
+    (mean, spread), shifts = made.source, []
+    for step in (0.0, 0.4, 0.55, 1.0):  # KL of a shifted mean: half of the step's square
+        made.pixels.reset()
+        made.pixels.add(mean + step * spread, spread**2, 1000)
+        shifts.append(made.pixels.shift)
+        part = (shifts[-1] - SHIFTED[0]) / (SHIFTED[1] - SHIFTED[0])
+        assert made.pixel_share == pytest.approx(made.pixels.trust * min(1.0, max(0.0, part)))
+    assert shifts[0] < SHIFTED[0] < shifts[1] < shifts[2] < SHIFTED[1] < shifts[3]
+
+
+def test_a_tower_without_batch_norms_is_not_tried_on_images_like_the_source_s():
+    model = Fake(tower("LayerNorm", 4, seed=0), torch.eye(K, 4))
+    made = StreamTower(model, model.table)
+    rng = torch.Generator().manual_seed(0)
+    mean, spread = (value.view(1, -1, 1, 1) for value in made.source)
+    like = mean + spread * torch.randn(64, 3, SIDE, SIDE, generator=rng)
+    for _ in range(8):
+        assert not made.look(like)
+        assert (made.active, made.left) == (0, 0)
+    assert (made.trials, made.tokens) == (0, SAVINGS)
+    assert made.look(0.1 * like)
+    assert (made.trials, made.left) == (1, TRIAL)
 
 
 def test_the_signature_sees_brightness_contrast_sharpness_and_grain():
@@ -376,6 +401,19 @@ def test_what_the_last_answers_refuse_is_not_saved_by_earlier_ones(small):
     assert chosen._verdicts()[2].accepted(in_use=True)
     assert chosen._verdict(2, 32).robs
     assert chosen._decide()[0] == 0
+
+
+def test_scenes_of_one_class_each_are_not_taken_for_an_even_stream(small):
+    model, _ = small
+    chosen = StreamTower(model, model.table)
+    source = torch.cat([answers(32, 0.8, only=2) for _ in range(3)])
+    scenes = torch.cat([answers(32, 0.7, only=k) for k in (0, 1, 3)])
+    scenes[::6] = answers(16, 0.7, only=4)
+    chosen.answers.add({0: source, 2: scenes})
+    assert chosen._verdict(2, 96).mends
+    assert not chosen._verdicts()[2].mends  # the last scene by itself names few classes
+    chosen.answers.add({0: answers(32, 0.8, only=2), 2: answers(32, 0.7)})
+    assert chosen._verdicts()[2].mends
 
 
 def test_answers_remember_who_was_asked():

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from bayestta.maths.calibration import MEMORY, RANGE, Temperature
 from bayestta.methods.bayestta.fusion import (
+    CROWDED,
     ENOUGH,
     FORETOLD,
     LEAN,
@@ -19,12 +20,12 @@ from bayestta.methods.bayestta.fusion import (
     SMOOTH,
     STEADY,
     STEEP,
+    SURE,
     SURER,
     WINDOW,
     Fusion,
-    lean,
 )
-from bayestta.methods.bayestta.trust import EVEN, Trust
+from bayestta.methods.bayestta.trust import EVEN, RECENT, Trust
 
 
 def logits(n, K=5, *, seed=0, size=2.0):
@@ -88,11 +89,39 @@ def test_trust_adds_up():
         two.load({"used": -torch.ones(5, dtype=torch.float64)})
 
 
+def test_what_was_named_of_late_is_counted_and_judged():
+    trust, named = Trust(torch.zeros(5, 2)), [0.0] * 5
+    assert trust.mixed > 1  # nothing named yet
+    for seed, n in enumerate((7, 30, 4)):
+        answer = logits(n, seed=seed)
+        trust.name(answer)
+        named = [0.5 ** (n / RECENT) * c for c in named]
+        for row in answer:
+            named[int(row.argmax())] += 1
+    assert trust.named.tolist() == pytest.approx(named)
+    assert trust.mixed == pytest.approx((1 - max(named) / sum(named)) / 0.8)
+
+
+@pytest.mark.parametrize(
+    ("most", "teaches", "crowded"), [(20, True, False), (34, False, False), (40, False, True)]
+)
+def test_one_class_that_is_named_often_teaches_nothing(most, teaches, crowded):
+    trust = Trust(torch.zeros(5, 2))
+    trust.update(torch.full((50, 5), 0.2), 1.0)
+    assert trust.value == 1
+    others = (100 - most) // 4
+    y = torch.arange(5).repeat_interleave(torch.tensor([100 - 4 * others, *[others] * 4]))
+    trust.name(functional.one_hot(y, 5).double())
+    assert (trust.teaches, trust.crowded) == (teaches, crowded)
+    trust.update(functional.one_hot(torch.zeros(500, dtype=torch.long), 5).double(), 0.0)
+    assert not trust.teaches  # over the memory of the statistics
+
+
 # --- fusion ---
 
 
 def test_the_gauge_counts_what_it_says():
-    made, expected = fusion(), [0.0] * 4
+    made, expected = fusion(), [0.0] * 5
     for seed, n in enumerate((12, 1, 5)):
         sketch, score = logits(n, seed=seed), 30 * logits(n, seed=seed + 10)
         made.remember(sketch, score)
@@ -100,6 +129,7 @@ def test_the_gauge_counts_what_it_says():
         expected = [old * value for value in expected]
         for s, g in zip(sketch, score, strict=True):
             row = [1.0, float(s.std()), float(g.std()), float(s.argmax() != g.argmax())]
+            row.append(float(s.softmax(0).max()))
             expected = [e + r for e, r in zip(expected, row, strict=True)]
     assert made.gauge.tolist() == pytest.approx(expected)
 
@@ -179,6 +209,15 @@ def test_where_the_text_tells_all_gaussians_are_heard_if_they_mend_the_use_of_cl
     assert heard(choices(96, 1, 1, 1, 1), choices(80, 5, 5, 5, 5), 1.0) == 0
 
 
+def test_where_answers_crowd_into_one_class_gaussians_that_mend_are_not_heard():
+    made = fusion()
+    made.remember(choices(60, 10, 10, 10, 10), choices(20, 20, 20, 20, 20))
+    middle = sum(CROWDED) / 2
+    worths = [made.worth(1.0, mixed) for mixed in (1.0, CROWDED[1], middle, CROWDED[0], 0.0)]
+    assert worths == pytest.approx([1, 1, 0.5, 0, 0])
+    assert made.worth(FORETOLD[0], 0.0) == 1  # the text tells little: they are all there is
+
+
 def test_what_gaussians_are_worth_equals_a_loop():
     made, use, n = fusion(), [[0.0] * 5, [0.0] * 5], 0.0
     for seed, size in enumerate((40, 3, 25)):
@@ -247,16 +286,31 @@ def test_fusion_adds_up_and_goes_on():
         two.load({**one.state(), "gauge": torch.zeros(3, dtype=torch.float64)})
 
 
+def leaning(count, sure=1.0):
+    """The lean of a fusion that has seen the sketch to be so sure on average."""
+    made = Fusion(8.0, 0.3, like=torch.zeros(len(count), 2))
+    made.gauge = torch.tensor([10.0, 1.0, 1.0, 1.0, 10 * sure], dtype=torch.float64)
+    return made.lean(count)
+
+
 def test_the_lean_is_small_even_on_average_and_for_streams_of_one_class():
     count = torch.tensor([0.0, 10.0, 90.0], dtype=torch.float64)
     single = 1 - (0.1 / (2 / 3) / MIXED) ** (2 * STEEP)  # of 100 samples ten are of other classes
     logs = [LEAN * single * math.log(float(n) + SMOOTH) for n in count]
     expected = [value - sum(logs) / 3 for value in logs]
-    assert lean(count).tolist() == pytest.approx(expected)
-    assert float(lean(count).sum()) == pytest.approx(0, abs=1e-12)
-    assert float(lean(torch.full((4,), 9.0)).abs().max()) == pytest.approx(0, abs=1e-7)
+    assert leaning(count).tolist() == pytest.approx(expected)
+    assert float(leaning(count).sum()) == pytest.approx(0, abs=1e-12)
+    assert float(leaning(torch.full((4,), 9.0)).abs().max()) == pytest.approx(0, abs=1e-7)
     biased = torch.tensor([30.0, 25.0, 20.0, 15.0, 10.0] * 4)  # no class has most
-    assert not lean(biased).any()
+    assert not leaning(biased).any()
+
+
+def test_the_lean_follows_a_sketch_that_is_sure():
+    count = torch.tensor([0.0, 10.0, 90.0], dtype=torch.float64)
+    whole = leaning(count)
+    assert not leaning(count, sure=SURE[0]).any()
+    torch.testing.assert_close(leaning(count, sure=sum(SURE) / 2), whole / 2)
+    torch.testing.assert_close(leaning(count, sure=SURE[1]), whole)
 
 
 # --- temperature ---

@@ -68,13 +68,17 @@ class Tuned(Named):
         before = self.snapshot() if keep else {}
         tensors = list(self.tensors.values())
         gradients = torch.autograd.grad(loss, tensors, allow_unused=True, materialize_grads=True)
-        for tensor, gradient in zip(tensors, gradients, strict=True):
-            tensor.grad = gradient
-        self.optimiser.step()
-        self.optimiser.zero_grad()
+        self.descend(dict(zip(self.tensors, gradients, strict=True)))
         with torch.no_grad():
             for key, old in before.items():
                 self.tensors[key].lerp_(old, keep)
+
+    def descend(self, gradients: Mapping[str, Tensor]) -> None:
+        """One optimiser step along given gradients."""
+        for key, tensor in self.tensors.items():
+            tensor.grad = gradients[key]
+        self.optimiser.step()
+        self.optimiser.zero_grad()
 
     def state(self) -> dict[str, Any]:
         """Tensors by their names, and moments as NAME@SLOT."""

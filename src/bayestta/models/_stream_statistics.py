@@ -135,11 +135,11 @@ def channel_moments(x: Tensor) -> tuple[Tensor, Tensor]:
     return mean, var
 
 
-def restored_pixels(x: Tensor, own: Moments, source: tuple[Tensor, Tensor]) -> Tensor:
-    """Pixels (B,C,H,W) with the mean and deviation (C,) of the source instead of the stream's."""
+def restored_pixels(x: Tensor, own: Moments, source: tuple[Tensor, Tensor], share: float) -> Tensor:
+    """Pixels (B,C,H,W) so far on the way from the stream's mean and deviation to the source's."""
     shape = (1, -1, 1, 1)
     mean, deviation = own.mean.to(x), own.var.to(x).clamp_min(1e-6).sqrt()
     target, spread = (value.to(x) for value in source)
-    gain = (deviation + own.trust * (spread - deviation)) / deviation
-    middle = mean + own.trust * (target - mean)
+    gain = (deviation + share * (spread - deviation)) / deviation
+    middle = mean + share * (target - mean)
     return (x - mean.view(shape)) * gain.view(shape) + middle.view(shape)

@@ -16,12 +16,14 @@ MIXED, STEEP = 0.9, 6.0  # share of other classes than the largest, as `mixed` h
 # the weight falls, and the power with which it does
 FORETOLD = (0.6, 0.7)  # share of the classes' layout that the text tells: Gaussians always have
 # their say below, and above only where they mend the use of classes
-MENDED = 0.005  # gain in the entropy of the mean answer, in nats, from which they have it in full
+MENDED = 0.02  # gain in the entropy of the mean answer, in nats, from which they have it in full
 NAMED = (0.75, 0.9)  # classes that they name, in parts of an even stream's: not heard below
+CROWDED = (0.78, 0.86)  # share of other classes than the most named, as `mixed` has it: the same
 WINDOW = 64.0, 12.0  # half-life of the use of classes, in images: at least, and per class
 SURER = (1.1, 0.85)  # times trust: weight of the surer of sketch and discriminants in the
 # confidence; where the text tells little they are two witnesses, surer together than either
 LEAN, SMOOTH = 0.1, 5.0  # power of the class counts in the answer, and what is added to each
+SURE = (0.55, 0.75)  # mean confidence of the sketch: none of it below, all of it above
 TINY = 1e-300
 
 
@@ -48,8 +50,9 @@ class Fusion(StatefulPart):
 
     def __init__(self, alpha: float, doubt: float, *, like: Tensor, alone: bool = False) -> None:
         self.most, self.doubt, self.alone = alpha, doubt, alone
-        # samples, spread of sketch and of discriminants over the classes, differing answers
-        self.add_state("gauge", like.new_zeros(4, dtype=torch.float64), merge="sum", least=0)
+        # samples, spread of sketch and of discriminants over the classes, differing answers, and
+        # the confidence of the sketch
+        self.add_state("gauge", like.new_zeros(5, dtype=torch.float64), merge="sum", least=0)
         use = like.new_zeros(2, len(like), dtype=torch.float64)
         self.add_state("use", use, merge="sum", least=0)  # of classes, by sketch and discriminants
 
@@ -71,7 +74,7 @@ class Fusion(StatefulPart):
         differing = float(self.gauge[3] / self.gauge[0].clamp_min(TINY)) / self.doubt
         return grown * (trust * min(1.0, 3 * differing) + (1 - trust) * min(1.0, differing))
 
-    def worth(self, told: float, evener: float = 0.0) -> float:
+    def worth(self, told: float, mixed: float = 1.0, evener: float = 0.0) -> float:
         """The part of their weight that discriminants get in answers.
 
         All of it where the text has `told` little of how the classes lie to each other. Where it
@@ -85,14 +88,16 @@ class Fusion(StatefulPart):
             return 1.0
         sketch, own = map(effective_classes, self.use)
         mends = ramp(math.log(own / sketch) + evener, 0.0, MENDED)
-        names = ramp(own / shown_classes(n, K), *NAMED)
+        names = ramp(own / shown_classes(n, K), *NAMED) * ramp(mixed, *CROWDED)
         return max(1 - ramp(told, *FORETOLD), mends * names)
 
     def remember(self, sketch: Tensor, score: Tensor) -> None:
         """Take in sketch and discriminants (B,K) of a batch."""
         n = sketch.new_tensor(float(len(sketch)), dtype=torch.float64)
         differ = (sketch.argmax(1) != score.argmax(1)).double().sum()
-        new = torch.stack([n, sketch.std(1).double().sum(), score.std(1).double().sum(), differ])
+        sure = sketch.double().softmax(1).amax(1)
+        spreads = (side.std(1).double().sum() for side in (sketch, score))
+        new = torch.stack([n, *spreads, differ, sure.sum()])
         self.gauge = self.gauge * 0.5 ** (len(sketch) / STEADY) + new
         keep = 0.5 ** (len(sketch) / max(WINDOW[0], WINDOW[1] * self.use.shape[1]))
         sides = torch.stack([sketch.double(), self.scaled(score)]).softmax(2)  # (2,B,K)
@@ -107,6 +112,14 @@ class Fusion(StatefulPart):
         centred = sketch.double() - sketch.double().mean(1, keepdim=True)
         share = 1.0 if self.alone else alpha / (1 + alpha)
         return torch.lerp(centred, self.scaled(score), share)
+
+    def lean(self, count: Tensor) -> Tensor:
+        """What the class counts (K,) add to the answer: a little, as far as one class has most, and
+        the sketch is sure of what it says."""
+        single: float = 1 - min(1.0, mixed(count) / MIXED) ** (2 * STEEP)
+        sure = float(self.gauge[4] / self.gauge[0].clamp_min(TINY))
+        log = LEAN * single * ramp(sure, *SURE) * (count + SMOOTH).log()
+        return log - log.mean()
 
     def confidence(
         self, answer: Tensor, sketch: Tensor, score: Tensor, alpha: float, trust: float, told: float
@@ -140,10 +153,3 @@ def mixed(count: Tensor) -> float:
         return 1.0
     largest = float(count.max() / count.sum().clamp_min(TINY))
     return (1 - largest) / (1 - 1 / len(count))
-
-
-def lean(count: Tensor) -> Tensor:
-    """What the class counts (K,) add to the answer: a little, as far as one class has most."""
-    single: float = 1 - min(1.0, mixed(count) / MIXED) ** (2 * STEEP)
-    log = LEAN * single * (count + SMOOTH).log()
-    return log - log.mean()

@@ -149,3 +149,8 @@ class Homogeneity:
 
     def merge(self, other: Homogeneity, share: float) -> None:
         """Each worker tests what it saw; the principal components of two differ."""
+        if self.structure != other.structure:
+            raise ValueError(
+                f"one adapter chose the {self.structure} covariance, the other the "
+                f"{other.structure} one: force the same with test='shared' or test='per-class'."
+            )

@@ -15,17 +15,18 @@ from bayestta.maths.discriminant import Discriminant
 from bayestta.maths.stats import GaussianStats
 from bayestta.methods import register
 from bayestta.methods.bayestta.accounts import step_account, stream_account
-from bayestta.methods.bayestta.fusion import FORETOLD, Fusion, lean, ramp
+from bayestta.methods.bayestta.fusion import FORETOLD, Fusion, ramp
 from bayestta.methods.bayestta.homogeneity import Homogeneity
 from bayestta.methods.bayestta.judged import Judged
 from bayestta.methods.bayestta.presets import BayesTTASettings
-from bayestta.methods.bayestta.prior import Expected, expected_means, regularised
+from bayestta.methods.bayestta.prior import Expected, fit
 from bayestta.methods.bayestta.refinement import Refinement, Trace
 from bayestta.methods.bayestta.tower import StreamTower
 from bayestta.methods.bayestta.trust import Trust, responsibilities
 from bayestta.methods.guard import Guard
 from bayestta.models._norms import norm_layers
 
+LARGEST = 128  # images of a step
 FORGOTTEN = 0.7  # of the statistics when features come to lie elsewhere, where text tells enough
 PARTS = ("test", "stats", "trust", "fusion", "temperature", "tower", "refinement", "guard")
 
@@ -86,10 +87,22 @@ class BayesTTA(Adapter):
     # --- one step ---
 
     def _adapt(self, x: Tensor) -> Tensor:
+        """A large batch is a few of a common size: what comes first teaches what comes after."""
+        parts, told, moves = [], dict[str, Any](), False
+        for some in x.chunk(math.ceil(len(x) / LARGEST)):
+            answer, sketch = self._step(some)
+            parts.append((answer / math.exp(self.temperature.log_t), sketch))
+            told, moves = told | self.record, moves or self.moves_tower
+        calibrated, self.sketch = map(torch.cat, zip(*parts, strict=True))
+        self.record, self.moves_tower = told, moves
+        return calibrated * math.exp(self.temperature.log_t)
+
+    def _step(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The answer to images and their sketch, both (B,K)."""
         with torch.no_grad():
             z, trace = self._features(x)
             sketch = self.model.logits(z, self.text)  # Eq. 6
-            features, self.sketch = self._settled(z), sketch
+            features = self._settled(z)
             self._estimate(features, sketch)
             answer = self._answer(features, sketch, remember=True)
         self.record = step_account(self)
@@ -101,14 +114,13 @@ class BayesTTA(Adapter):
             if bad:
                 if tuned is not None:  # or the same steps would lead to the same end
                     tuned.slow_down(returns)
-                return self._sketch_alone(sketch)
+                return self._sketch_alone(sketch), sketch
         if self.refinement is not None:
-            even = self.trust.value > 0 and not (self.tower and self.tower.active)
-            x = x.to(self.model.device)
-            reason = self.refinement.learn(x, answer, sketch, trace, even=even)
-            if reason:
+            even = self.trust.teaches and not (self.tower and self.tower.active)
+            taught = x.to(self.model.device), answer, sketch, trace
+            if reason := self.refinement.learn(*taught, even=even, crowded=self.trust.crowded):
                 self.record["refinement"] = reason
-        return answer
+        return answer, sketch
 
     def _predict(self, x: Tensor) -> Tensor:
         z = self.encode(x)
@@ -179,17 +191,10 @@ class BayesTTA(Adapter):
     # --- sketch refinement by discriminant analysis ---
 
     def _fit(self) -> tuple[Discriminant | None, Expected]:
-        """The Gaussians of Eq. 25 and their means, fitted once per change of the statistics.
-
-        None where the evidence has no spread: before the first image, and after one alone.
-        """
+        """The Gaussians of Eq. 25 and their means, fitted once per change of the statistics."""
         seen = self.stats.seen  # replaced, never changed in place
         if self._fitted is None or self._fitted[0] is not seen:
-            expected = expected_means(self.stats, self.text)
-            cov = regularised(self.stats, expected.mean)
-            even = torch.full_like(seen, -math.log(len(seen)))
-            classes = None if cov is None else Discriminant(expected.mean, cov, even)
-            self._fitted = seen, classes, expected
+            self._fitted = seen, *fit(self.stats, self.text)
         return self._fitted[1:]
 
     def _score(self, z: Tensor) -> Tensor | None:
@@ -199,7 +204,8 @@ class BayesTTA(Adapter):
     @property
     def alpha(self) -> float:
         """The weight of the discriminants in an answer at this moment."""
-        return self._label_alpha * self.fusion.worth(self._fit()[1].told, self.judged.evener)
+        told = self._fit()[1].told
+        return self._label_alpha * self.fusion.worth(told, self.trust.mixed, self.judged.evener)
 
     @property
     def _label_alpha(self) -> float:
@@ -213,8 +219,11 @@ class BayesTTA(Adapter):
             self.fusion.remember(sketch, score)
         if score is None or not self.fusion.ready:
             return self._sketch_alone(sketch)
-        alpha, trust = self.alpha, self.trust.value
-        answer = self.fusion(sketch, score, alpha) + (1 - trust) * lean(self.stats.seen)
+        trust = self.trust.value
+        leaning = (1 - trust) * self.fusion.lean(self.stats.seen)
+        if remember:
+            self.trust.name(self.fusion(sketch, score, self.alpha) + leaning)
+        answer = self.fusion(sketch, score, alpha := self.alpha) + leaning
         if remember:
             told = self._fit()[1].told
             sure = self.fusion.confidence(answer, sketch, score, alpha, trust, told)
@@ -236,12 +245,3 @@ class BayesTTA(Adapter):
 
     def summary(self) -> dict[str, Any]:
         return stream_account(self)
-
-    def merge_state(self, other: BayesTTA, share: float) -> None:
-        if self.stats.structure != other.stats.structure:
-            raise ValueError(
-                f"one adapter chose the {self.stats.structure} covariance, the other the "
-                f"{other.stats.structure} one: force the same with test='shared' or "
-                "test='per-class'."
-            )
-        super().merge_state(other, share)

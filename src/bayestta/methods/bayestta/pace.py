@@ -6,13 +6,13 @@ import math
 
 from bayestta.state import StatefulPart
 
-SLOWER, RETURNS = 0.03, 3  # the rate after each return; returns after which it is over for good
+SLOWER, RETURNS = 0.03, 3  # the rate after each return; returns at which refinement rests
 LEAVES = 4  # moves of the stream that slow refinement down as much as one return
-PARDON = 2048  # images without a move after which one is forgotten
+PARDON = 2048  # images after which a move, or as much of a return, is forgotten
 
 
 class Pace(StatefulPart):
-    """Counts of returns to the source and, of late, of moves of the stream.
+    """Counts of returns to the source and of moves of the stream, as far as not yet forgotten.
 
     >>> pace = Pace()
     >>> pace.move()
@@ -21,6 +21,10 @@ class Pace(StatefulPart):
     >>> pace.go_on(2048)
     >>> pace.factor
     1.0
+    >>> pace.returns = 1
+    >>> pace.go_on(2048)
+    >>> pace.returns, pace.moves
+    (0, 3)
     """
 
     def __init__(self) -> None:
@@ -48,4 +52,7 @@ class Pace(StatefulPart):
         """Count n images."""
         self.stayed += n
         if self.stayed >= PARDON:
-            self.moves, self.stayed = max(0, self.moves - 1), 0
+            self.stayed = 0
+            if self.returns and not self.moves:
+                self.returns, self.moves = self.returns - 1, LEAVES
+            self.moves = max(0, self.moves - 1)

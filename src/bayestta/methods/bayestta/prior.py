@@ -24,6 +24,7 @@ into zbar and tbar, and changes nothing else.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +32,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from bayestta.maths.covariance import shrink
+from bayestta.maths.discriminant import Discriminant
 from bayestta.maths.stats import GaussianStats
 
 SLOPE = (0.0, 2.0)
@@ -93,3 +95,14 @@ def regularised(stats: GaussianStats, mean: Tensor) -> Tensor | None:
     count = count.clamp_min(TINY)
     share = RIDGE * D / (count + RIDGE * D)
     return shrink(scatter, share, variance, scale=1 / count)
+
+
+def fit(stats: GaussianStats, text: Tensor) -> tuple[Discriminant | None, Expected]:
+    """The discriminants of an even stream, and their means.
+
+    None where the evidence has no spread: before the first image, and after one alone.
+    """
+    expected = expected_means(stats, text)
+    cov = regularised(stats, expected.mean)
+    even = torch.full_like(stats.seen, -math.log(len(text)))
+    return None if cov is None else Discriminant(expected.mean, cov, even), expected

@@ -21,11 +21,12 @@ from bayestta.models._norms import norm_parameters
 from bayestta.models.base import VLM
 from bayestta.state import StatefulPart
 
-Trace = list[tuple[Tensor, Tensor]]  # indices (n,) into a batch, features (n,D) with their graph
-GROUP = 32  # images whose gradients make one step
+Trace = tuple[Tensor, Tensor]  # indices (n,) into a batch, features (n,D) with their graph
+GROUP = 32  # images, at the least, whose gradients make one step
 PULL = 0.01  # towards the source weights, after each step
 PROBE = 6  # images that judge a step
 LEAP, FAR = 0.3, 0.6  # total variation by one step, from which it is undone, and is a return too
+CROWD = "answers name one class too often for labels that are even"
 FULL, MOST = 0.04, 4.0  # doubt at which the rate is `lr`, and the most that it is multiplied by
 
 
@@ -120,26 +121,34 @@ class Refinement(StatefulPart):
             return self.model.encode_image(x, self.tensors), None
         order, trace = self._trace(x, take)
         rest = [self.model.encode_image(x[order[take:]], self.tensors)] if take < len(x) else []
-        return torch.cat([*(z.detach() for _, z in trace), *rest])[order.argsort()], trace
+        return torch.cat([trace[1].detach(), *rest])[order.argsort()], trace
 
     def _trace(self, x: Tensor, take: int) -> tuple[Tensor, Trace]:
         """The order (B,) in which images were drawn, and a trace of the first ones."""
         order = torch.randperm(len(x), generator=self.generator).to(x.device)
         with torch.enable_grad():
-            parts = torch.split(order[:take], GROUP)
-            return order, [(some, self.model.encode_image(x[some], self.tuned)) for some in parts]
+            return order, (order[:take], self.model.encode_image(x[order[:take]], self.tuned))
 
     def learn(
-        self, x: Tensor, answer: Tensor, sketch: Tensor, trace: Trace | None, *, even: bool
+        self,
+        x: Tensor,
+        answer: Tensor,
+        sketch: Tensor,
+        trace: Trace | None,
+        *,
+        even: bool,
+        crowded: bool = False,
     ) -> str:
         """Learn from some images x of a batch with their answer (B,K); why, where it gave way.
 
         Only if `even`: skewed labels teach one class, and other statistics have their gain already.
+        Where the answers are `crowded` into one class, weights that make them even are left.
         """
         self.pace.go_on(n := len(x))
-        if self.outlook.update(answer, sketch) and self.moved:
+        jumped = self.outlook.update(answer, sketch)
+        if self.moved and (jumped or crowded):
             self.leave(slower=False)
-            return "the confidence of the sketch has jumped"
+            return "the confidence of the sketch has jumped" if jumped else CROWD
         if self.outlook.shut or not even or self.pace.over:
             return self._watch(x) if self.moved else ""
         take = self._due(n)
@@ -147,18 +156,12 @@ class Refinement(StatefulPart):
         return self._learn_from(x, answer, trace or self._trace(x, take)[1]) if take else ""
 
     def _learn_from(self, x: Tensor, answer: Tensor, trace: Trace) -> str:
-        """A step for each GROUP of images; gradients come first, as a step spoils the graphs."""
-        before, gradients = self.steps, [self._gradient(z, answer[some]) for some, z in trace]
-        for (some, z), gradient in zip(trace, gradients, strict=True):
-            for key, part in zip(self.tuned, gradient, strict=True):
-                self.gradient.tensors[key] = self.gradient[key] + part
-            self.count += len(some)
-            if self.steps > before:  # the last step has moved these features
-                some, z = some[-PROBE:], self.model.encode_image(x[some[-PROBE:]], self.tensors)
-            self.probe.add(x[some], z)
-            if self.count >= GROUP and (reason := self._step()):
-                return reason
-        return ""
+        some, z = trace
+        for key, part in zip(self.tuned, self._gradient(z, answer[some]), strict=True):
+            self.gradient.tensors[key] = self.gradient[key] + part
+        self.count += len(some)
+        self.probe.add(x[some], z)
+        return self._step() if self.count >= GROUP else ""
 
     @torch.enable_grad()
     def _gradient(self, features: Tensor, answer: Tensor) -> tuple[Tensor, ...]:
@@ -172,10 +175,7 @@ class Refinement(StatefulPart):
         before = self.tuned.snapshot()
         for group in self.tuned.optimiser.param_groups:
             group["lr"] = self._rate * min(MOST, (self.outlook.doubt / FULL) ** 2)
-        for key, tensor in self.tuned.items():
-            tensor.grad = self.gradient[key] / self.count
-        self.tuned.optimiser.step()
-        self.tuned.optimiser.zero_grad()
+        self.tuned.descend({key: total / self.count for key, total in self.gradient.items()})
         for key, tensor in self.tuned.items():
             tensor.lerp_(self.tuned.start[key], PULL)
         x, earlier, self.steps = self.probe.first, self.probe.second.to(self.text), self.steps + 1

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from bayestta.methods.bayestta.fusion import ramp
 from bayestta.methods.bayestta.signature import Looks
 from bayestta.methods.bayestta.stream_norms import StreamNorms
 from bayestta.methods.bayestta.trials import LEAST, MARGIN, Answers, Verdict, judge
@@ -19,6 +21,8 @@ WIDE, TRIAL = 16, 32  # images of a trial: those that go through all candidates,
 RATE, SAVINGS = 0.2, 128.0  # forwards for trials that an image brings, and the most that are kept
 AGAIN = (128, 2048)  # images after which a choice is tried again though nothing moved: at first
 # soon, as 32 images may not tell, then ever more rarely
+SHIFTED = (0.06, 0.2)  # shift of the pixels, in nats per channel: what one class may have of its
+# own, and where they go all the way to the source's
 KEPT = 64  # earlier answers that count in a trial, where nothing moved
 
 
@@ -80,7 +84,12 @@ class StreamTower(StatefulPart):
     def in_use(self) -> dict[str, float]:
         """The shares of the stream's statistics in the pixels and in the BatchNorms."""
         pixels, norms = self.candidates[self.active]
-        return {"pixels": pixels * self.pixels.trust, "batch_norms": norms * self.norms.rho}
+        return {"pixels": pixels * self.pixel_share, "batch_norms": norms * self.norms.rho}
+
+    @property
+    def pixel_share(self) -> float:
+        """How far pixels go on their way to the source's statistics, where they do."""
+        return self.pixels.trust * ramp(self.pixels.shift, *SHIFTED)
 
     def encode(
         self, x: Tensor, which: int, params: Mapping[str, Tensor] | None, *, learn: bool = False
@@ -88,7 +97,7 @@ class StreamTower(StatefulPart):
         """Features (B,D) under one of the candidates."""
         pixels, norms = self.candidates[which]
         if pixels:
-            x = restored_pixels(x, self.pixels, self.source)
+            x = restored_pixels(x, self.pixels, self.source, self.pixel_share)
         tuned = None if which else params  # weights were tuned under the source's statistics
         if not (norms or (pixels and learn and self.left and self.norms)):
             return self.model.encode_image(x, tuned)
@@ -106,7 +115,11 @@ class StreamTower(StatefulPart):
             self.pixels.loosen()
             self.norms.loosen()
         self.pixels.add(*channel_moments(x), len(x))
-        if moved or (self.left == 0 and self.quiet >= self.patience):
+        if not (self.norms or self.pixel_share):  # all candidates are the source
+            if moved or self.left:
+                self.looks.settle()
+            self.active, self.left, self.lost = 0, 0, False
+        elif moved or (self.left == 0 and self.quiet >= self.patience):
             if self.tokens >= self._price:  # a trial of what was before a move is none of what is
                 self.left, self.quiet, self.lost = TRIAL, 0, False
                 self.trials += 1
@@ -191,8 +204,11 @@ class StreamTower(StatefulPart):
         return judge(candidate, source, mixes=self.candidates[c][1])
 
     def _verdicts(self) -> list[Verdict]:
-        every = len(self.answers.rows)
-        return [Verdict(0.0), *(self._verdict(c, every) for c in range(1, len(self.candidates)))]
+        """On all answers that are kept; but images of several scenes look even, however skewed."""
+        every, found = len(self.answers.rows), [Verdict(0.0)]
+        for c in range(1, len(self.candidates)):
+            found.append(replace(self._verdict(c, every), mends=self._verdict(c, TRIAL).mends))
+        return found
 
     def _decide(self) -> tuple[int, list[Verdict]]:
         """The candidate to go by, and what was found of each."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bayestta.methods.bayestta.fusion import ramp
+from bayestta.methods.bayestta.fusion import mixed, ramp
 from bayestta.methods.guard import effective_classes
 from bayestta.state import StatefulPart
 
 EVEN = (0.8, 0.95)  # effective classes of the sketch over K: no trust below, all of it above
 
+CROWDED, TEACHES = 0.78, 0.83  # share of other classes than the most named of late, as `mixed` has
+# it: below the first one class is named too often, above the second the stream may teach
+RECENT = 64.0  # images after which an answer counts half in what was named of late
 SOFT = 0.5  # temperature of responsibilities that the fused answer gives alone
 
 
@@ -43,9 +46,11 @@ class Trust(StatefulPart):
     def __init__(self, text: Tensor) -> None:
         start = text.new_zeros(len(text), dtype=torch.float64)
         self.add_state("used", start, merge="sum", least=0)  # (K,)
+        self.add_state("named", start, merge="sum", least=0)  # (K,)
         self._known = start, 0.0  # a `used`, which is replaced and never changed, and its value
 
     used: Tensor
+    named: Tensor
 
     def update(self, sketch: Tensor, keep: float) -> None:
         """Count probabilities (B,K) of the sketch, after forgetting all but `keep`."""
@@ -58,3 +63,23 @@ class Trust(StatefulPart):
             share = effective_classes(self.used) / len(self.used)
             self._known = self.used, ramp(share, *EVEN)
         return self._known[1]
+
+    def name(self, answer: Tensor) -> None:
+        """Count the classes that answers (B,K) name."""
+        new = torch.bincount(answer.argmax(1), minlength=answer.shape[1])
+        self.named = 0.5 ** (len(answer) / RECENT) * self.named + new
+
+    @property
+    def mixed(self) -> float:
+        """Share of other classes than the most named of late, over that of an even stream."""
+        return mixed(self.named)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether one class is named too often for labels that are even."""
+        return self.mixed < CROWDED
+
+    @property
+    def teaches(self) -> bool:
+        """Whether the stream is even enough, of late and over the memory, to learn weights from."""
+        return self.value > 0 and self.mixed > TEACHES
