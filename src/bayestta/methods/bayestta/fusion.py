@@ -16,7 +16,7 @@ MIXED, STEEP = 0.9, 6.0  # share of other classes than the largest, as `mixed` h
 # the weight falls, and the power with which it does
 FORETOLD = (0.6, 0.7)  # share of the classes' layout that the text tells: Gaussians always have
 # their say below, and above only where they mend the use of classes
-MENDED = 0.02  # gain in the entropy of the mean answer, in nats, from which they have it in full
+MENDED = 0.01  # gain in the entropy of the mean answer, in nats, from which they have it in full
 NAMED = (0.75, 0.9)  # classes that they name, in parts of an even stream's: not heard below
 CROWDED = (0.78, 0.86)  # share of other classes than the most named, as `mixed` has it: the same
 WINDOW = 64.0, 12.0  # half-life of the use of classes, in images: at least, and per class
