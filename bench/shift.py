@@ -23,7 +23,7 @@ from torch import Tensor
 import bayestta as bt
 from bayestta.data import stream
 from bayestta.methods.bayestta.stream_norms import StreamNorms
-from bayestta.methods.bayestta.tower import TRIAL
+from bayestta.methods.bayestta.tower import TRIAL, pixel_share
 from bayestta.models._stream_statistics import (
     Blended,
     Moments,
@@ -39,12 +39,12 @@ SHARES = (0.15, 0.3, 0.6)
 
 
 def restored(model: VLM, batches: Sequence[Tensor]) -> list[Tensor]:
-    """Batches with the mean and deviation of photographs, as the method restores them."""
+    """Batches nearer to the mean and deviation of photographs, as the method restores them."""
     source, found = source_of(model), []
     pixels = Moments(source[0], source[1] ** 2)
     for x in batches:
         pixels.add(*channel_moments(x), len(x))
-        found.append(restored_pixels(x, pixels, source, pixels.trust))
+        found.append(restored_pixels(x, pixels, source, pixel_share(pixels)))
     return found
 
 

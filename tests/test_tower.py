@@ -13,7 +13,7 @@ from torch.nn import functional
 from bayestta.methods.bayestta import signature as signature_module
 from bayestta.methods.bayestta.signature import FIRM, Looks, signature
 from bayestta.methods.bayestta.stream_norms import EARLY, HALF, NONE, StreamNorms
-from bayestta.methods.bayestta.tower import RATE, SAVINGS, SHIFTED, TRIAL, StreamTower
+from bayestta.methods.bayestta.tower import RATE, SAVINGS, SHIFTED, TRIAL, StreamTower, pixel_share
 from bayestta.methods.bayestta.trials import (
     AGAINST,
     EVEN,
@@ -198,7 +198,9 @@ def test_pixels_go_as_far_as_they_are_shifted(small):
         made.pixels.add(mean + step * spread, spread**2, 1000)
         shifts.append(made.pixels.shift)
         part = (shifts[-1] - SHIFTED[0]) / (SHIFTED[1] - SHIFTED[0])
-        assert made.pixel_share == pytest.approx(made.pixels.trust * min(1.0, max(0.0, part)))
+        assert pixel_share(made.pixels) == pytest.approx(
+            made.pixels.trust * min(1.0, max(0.0, part))
+        )
     assert shifts[0] < SHIFTED[0] < shifts[1] < shifts[2] < SHIFTED[1] < shifts[3]
 
 

@@ -26,6 +26,11 @@ SHIFTED = (0.06, 0.2)  # shift of the pixels, in nats per channel: what one clas
 KEPT = 64  # earlier answers that count in a trial, where nothing moved
 
 
+def pixel_share(pixels: Moments) -> float:
+    """How far pixels go on their way to the source's statistics: as far as they are shifted."""
+    return pixels.trust * ramp(pixels.shift, *SHIFTED)
+
+
 class StreamTower(StatefulPart):
     """Chooses between the source's statistics and the stream's, of the pixels and of BatchNorms.
 
@@ -84,12 +89,7 @@ class StreamTower(StatefulPart):
     def in_use(self) -> dict[str, float]:
         """The shares of the stream's statistics in the pixels and in the BatchNorms."""
         pixels, norms = self.candidates[self.active]
-        return {"pixels": pixels * self.pixel_share, "batch_norms": norms * self.norms.rho}
-
-    @property
-    def pixel_share(self) -> float:
-        """How far pixels go on their way to the source's statistics, where they do."""
-        return self.pixels.trust * ramp(self.pixels.shift, *SHIFTED)
+        return {"pixels": pixels * pixel_share(self.pixels), "batch_norms": norms * self.norms.rho}
 
     def encode(
         self, x: Tensor, which: int, params: Mapping[str, Tensor] | None, *, learn: bool = False
@@ -97,7 +97,7 @@ class StreamTower(StatefulPart):
         """Features (B,D) under one of the candidates."""
         pixels, norms = self.candidates[which]
         if pixels:
-            x = restored_pixels(x, self.pixels, self.source, self.pixel_share)
+            x = restored_pixels(x, self.pixels, self.source, pixel_share(self.pixels))
         tuned = None if which else params  # weights were tuned under the source's statistics
         if not (norms or (pixels and learn and self.left and self.norms)):
             return self.model.encode_image(x, tuned)
@@ -115,7 +115,7 @@ class StreamTower(StatefulPart):
             self.pixels.loosen()
             self.norms.loosen()
         self.pixels.add(*channel_moments(x), len(x))
-        if not (self.norms or self.pixel_share):  # all candidates are the source
+        if not (self.norms or pixel_share(self.pixels)):  # all candidates are the source
             if moved or self.left:
                 self.looks.settle()
             self.active, self.left, self.lost = 0, 0, False
