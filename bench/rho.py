@@ -53,7 +53,7 @@ def answers(model: VLM, text: Tensor, batches: Iterable[Tensor], what: str, rho:
             context = Blended(model.visual, layers, rho, learn=True)
         if what == "pixels" and rho:
             pixels.add(*channel_moments(x), len(x))
-            x = torch.lerp(x, restored_pixels(x, pixels, source, pixels.trust), rho)
+            x = restored_pixels(x, pixels, source, rho * pixels.trust)
         with torch.no_grad(), context:
             found.append(model.logits(model.encode_image(x), text).softmax(1))
     return torch.cat(found)

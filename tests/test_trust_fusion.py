@@ -10,13 +10,13 @@ from torch.nn import functional
 
 from bayestta.maths.calibration import MEMORY, RANGE, Temperature
 from bayestta.methods.bayestta.fusion import (
-    CROWDED,
     ENOUGH,
     FORETOLD,
     LEAN,
     MENDED,
     MIXED,
     NAMED,
+    OTHERS,
     SMOOTH,
     STEADY,
     STEEP,
@@ -212,8 +212,8 @@ def test_where_the_text_tells_all_gaussians_are_heard_if_they_mend_the_use_of_cl
 def test_where_answers_crowd_into_one_class_gaussians_that_mend_are_not_heard():
     made = fusion()
     made.remember(choices(60, 10, 10, 10, 10), choices(20, 20, 20, 20, 20))
-    middle = sum(CROWDED) / 2
-    worths = [made.worth(1.0, mixed) for mixed in (1.0, CROWDED[1], middle, CROWDED[0], 0.0)]
+    middle = sum(OTHERS) / 2
+    worths = [made.worth(1.0, others) for others in (1.0, OTHERS[1], middle, OTHERS[0], 0.0)]
     assert worths == pytest.approx([1, 1, 0.5, 0, 0])
     assert made.worth(FORETOLD[0], 0.0) == 1  # the text tells little: they are all there is
 

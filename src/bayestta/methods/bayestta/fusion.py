@@ -18,7 +18,7 @@ FORETOLD = (0.6, 0.7)  # share of the classes' layout that the text tells: Gauss
 # their say below, and above only where they mend the use of classes
 MENDED = 0.01  # gain in the entropy of the mean answer, in nats, from which they have it in full
 NAMED = (0.75, 0.9)  # classes that they name, in parts of an even stream's: not heard below
-CROWDED = (0.78, 0.86)  # share of other classes than the most named, as `mixed` has it: the same
+OTHERS = (0.78, 0.86)  # share of classes but the most named, as `mixed` has it: not heard below
 WINDOW = 64.0, 12.0  # half-life of the use of classes, in images: at least, and per class
 SURER = (1.1, 0.85)  # times trust: weight of the surer of sketch and discriminants in the
 # confidence; where the text tells little they are two witnesses, surer together than either
@@ -74,34 +74,34 @@ class Fusion(StatefulPart):
         differing = float(self.gauge[3] / self.gauge[0].clamp_min(TINY)) / self.doubt
         return grown * (trust * min(1.0, 3 * differing) + (1 - trust) * min(1.0, differing))
 
-    def worth(self, told: float, mixed: float = 1.0, evener: float = 0.0) -> float:
+    def worth(self, told: float, others: float = 1.0, evener: float = 0.0) -> float:
         """The part of their weight that discriminants get in answers.
 
         All of it where the text has `told` little of how the classes lie to each other. Where it
         has told most, the sketch is right for its source, and Gaussians win only on a stream that
         makes it prefer some classes. They are then heard if they use classes more evenly than the
-        sketch does, and evenly: what names few classes says itself that labels are skewed. What
-        tuning has added to the evenness of the sketch, `evener` nats, it owes to them.
+        sketch does, and evenly: what names few classes says itself that labels are skewed, and so
+        do answers of which few, `others`, are not of the class named most of late. What tuning has
+        added to the evenness of the sketch, `evener` nats, it owes to them.
         """
         K, n = self.use.shape[1], float(self.use[0].sum())
         if not n or not self.doubt:
             return 1.0
         sketch, own = map(effective_classes, self.use)
         mends = ramp(math.log(own / sketch) + evener, 0.0, MENDED)
-        names = ramp(own / shown_classes(n, K), *NAMED) * ramp(mixed, *CROWDED)
+        names = ramp(own / shown_classes(n, K), *NAMED) * ramp(others, *OTHERS)
         return max(1 - ramp(told, *FORETOLD), mends * names)
 
     def remember(self, sketch: Tensor, score: Tensor) -> None:
         """Take in sketch and discriminants (B,K) of a batch."""
         n = sketch.new_tensor(float(len(sketch)), dtype=torch.float64)
         differ = (sketch.argmax(1) != score.argmax(1)).double().sum()
-        sure = sketch.double().softmax(1).amax(1)
+        p = sketch.double().softmax(1)
         spreads = (side.std(1).double().sum() for side in (sketch, score))
-        new = torch.stack([n, *spreads, differ, sure.sum()])
+        new = torch.stack([n, *spreads, differ, p.amax(1).sum()])
         self.gauge = self.gauge * 0.5 ** (len(sketch) / STEADY) + new
         keep = 0.5 ** (len(sketch) / max(WINDOW[0], WINDOW[1] * self.use.shape[1]))
-        sides = torch.stack([sketch.double(), self.scaled(score)]).softmax(2)  # (2,B,K)
-        self.use = keep * self.use + sides.sum(1)
+        self.use = keep * self.use + torch.stack([p.sum(0), self.scaled(score).softmax(1).sum(0)])
 
     def scaled(self, score: Tensor) -> Tensor:
         """Discriminants in the units of the sketch."""

@@ -221,9 +221,10 @@ class BayesTTA(Adapter):
             return self._sketch_alone(sketch)
         trust = self.trust.value
         leaning = (1 - trust) * self.fusion.lean(self.stats.seen)
-        if remember:
+        if remember:  # what this batch names weighs in the alpha of its own answer
             self.trust.name(self.fusion(sketch, score, self.alpha) + leaning)
-        answer = self.fusion(sketch, score, alpha := self.alpha) + leaning
+        alpha = self.alpha
+        answer = self.fusion(sketch, score, alpha) + leaning
         if remember:
             told = self._fit()[1].told
             sure = self.fusion.confidence(answer, sketch, score, alpha, trust, told)
