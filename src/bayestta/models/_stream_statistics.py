@@ -135,11 +135,14 @@ def channel_moments(x: Tensor) -> tuple[Tensor, Tensor]:
     return mean, var
 
 
+def channel_gain(own: Moments, source: tuple[Tensor, Tensor], share: float) -> Tensor:
+    """What takes deviations (C,) so far on the way from the stream's to the source's."""
+    return 1 + share * (source[1] / own.var.clamp_min(1e-6).sqrt() - 1)
+
+
 def restored_pixels(x: Tensor, own: Moments, source: tuple[Tensor, Tensor], share: float) -> Tensor:
     """Pixels (B,C,H,W) so far on the way from the stream's mean and deviation to the source's."""
     shape = (1, -1, 1, 1)
-    mean, deviation = own.mean.to(x), own.var.to(x).clamp_min(1e-6).sqrt()
-    target, spread = (value.to(x) for value in source)
-    gain = (deviation + share * (spread - deviation)) / deviation
-    middle = mean + share * (target - mean)
-    return (x - mean.view(shape)) * gain.view(shape) + middle.view(shape)
+    gain, middle = channel_gain(own, source, share), own.mean + share * (source[0] - own.mean)
+    centred = x - own.mean.to(x).view(shape)
+    return centred * gain.to(x).view(shape) + middle.to(x).view(shape)

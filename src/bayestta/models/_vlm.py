@@ -47,6 +47,9 @@ class VLM:
         Logits are `scale * cosine + bias`.
     mean, std
         Of the normalised pixels, per channel.
+    spectrum
+        The logarithm of the power of the images that it was trained on, for the first bands of
+        frequencies (`models/_spectrum.py`); None where they are photographs.
     trained_on
         `source/split` of the images that it has seen, see `bayestta.data.check_split`.
     layout
@@ -72,13 +75,14 @@ class VLM:
         bias: float = 0.0,
         mean: tuple[float, ...] = CLIP_MEAN,
         std: tuple[float, ...] = CLIP_STD,
+        spectrum: tuple[float, ...] | None = None,
         trained_on: frozenset[str] = frozenset(),
         layout: torch.memory_format = torch.contiguous_format,
     ) -> None:
         self.name, self.preprocess = name, preprocess
         self.visual = visual.eval().requires_grad_(False)
         self.dim, self.scale, self.bias, self.mean, self.std = dim, scale, bias, mean, std
-        self.trained_on = trained_on
+        self.spectrum, self.trained_on = spectrum, trained_on
         self.layout = layout  # channels_last: up to 2.8 times as fast for small convolutions
         if layout != torch.contiguous_format:
             visual.to(memory_format=layout)  # type: ignore[call-overload]

@@ -8,12 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from bayestta.methods.bayestta.fusion import ramp
+from bayestta.methods.bayestta.pixels import Pixels
 from bayestta.methods.bayestta.signature import Looks
 from bayestta.methods.bayestta.stream_norms import StreamNorms
 from bayestta.methods.bayestta.trials import LEAST, MARGIN, Answers, Verdict, judge
-from bayestta.models._preprocess import CLIP_MEAN, CLIP_STD
-from bayestta.models._stream_statistics import Moments, channel_moments, restored_pixels
 from bayestta.models.base import VLM
 from bayestta.state import StatefulPart
 
@@ -21,14 +19,7 @@ WIDE, TRIAL = 16, 32  # images of a trial: those that go through all candidates,
 RATE, SAVINGS = 0.2, 128.0  # forwards for trials that an image brings, and the most that are kept
 AGAIN = (128, 2048)  # images after which a choice is tried again though nothing moved: at first
 # soon, as 32 images may not tell, then ever more rarely
-SHIFTED = (0.06, 0.2)  # shift of the pixels, in nats per channel: what one class may have of its
-# own, and where they go all the way to the source's
 KEPT = 64  # earlier answers that count in a trial, where nothing moved
-
-
-def pixel_share(pixels: Moments) -> float:
-    """How far pixels go on their way to the source's statistics: as far as they are shifted."""
-    return pixels.trust * ramp(pixels.shift, *SHIFTED)
 
 
 class StreamTower(StatefulPart):
@@ -51,12 +42,7 @@ class StreamTower(StatefulPart):
         blends = [(True, True)] if self.norms else []
         self.candidates = [(False, False), (True, False), *blends]  # (pixels, BatchNorms)
         C, K = len(self.candidates), len(text)
-        where = text.device
-        mean, std = (torch.tensor(v, device=where) for v in (model.mean, model.std))
-        photo = [torch.tensor(v, device=where) for v in (CLIP_MEAN, CLIP_STD)]
-        # of photographs, in the units of x: a model's normalisation may be no statistic of images
-        self.source = (photo[0] - mean) / std, photo[1] / std
-        self.add_state("pixels", Moments(self.source[0], self.source[1] ** 2))
+        self.add_state("pixels", Pixels(model))
         self.add_state("norms", self.norms)
         self.add_state("active", 0, least=0, most=C - 1)
         self.looks = Looks()
@@ -70,7 +56,7 @@ class StreamTower(StatefulPart):
         self.answers = Answers(C, K)
         self.add_state("answers", self.answers)
 
-    pixels: Moments
+    pixels: Pixels
     active: int
     lost: bool
     tokens: float
@@ -87,9 +73,12 @@ class StreamTower(StatefulPart):
 
     @property
     def in_use(self) -> dict[str, float]:
-        """The shares of the stream's statistics in the pixels and in the BatchNorms."""
+        """The shares of the stream's statistics in the pixels and in the BatchNorms, and by how many
+        nats the power of a band of frequencies is changed at the most."""
         pixels, norms = self.candidates[self.active]
-        return {"pixels": pixels * pixel_share(self.pixels), "batch_norms": norms * self.norms.rho}
+        spectrum = float(self.pixels.raised.abs().max()) if pixels else 0.0
+        shares = {"pixels": pixels * self.pixels.share, "batch_norms": norms * self.norms.rho}
+        return {**shares, "spectrum": spectrum}
 
     def encode(
         self, x: Tensor, which: int, params: Mapping[str, Tensor] | None, *, learn: bool = False
@@ -97,7 +86,7 @@ class StreamTower(StatefulPart):
         """Features (B,D) under one of the candidates."""
         pixels, norms = self.candidates[which]
         if pixels:
-            x = restored_pixels(x, self.pixels, self.source, pixel_share(self.pixels))
+            x = self.pixels.restored(x)
         tuned = None if which else params  # weights were tuned under the source's statistics
         if not (norms or (pixels and learn and self.left and self.norms)):
             return self.model.encode_image(x, tuned)
@@ -114,8 +103,8 @@ class StreamTower(StatefulPart):
             self.lost = True
             self.pixels.loosen()
             self.norms.loosen()
-        self.pixels.add(*channel_moments(x), len(x))
-        if not (self.norms or pixel_share(self.pixels)):  # all candidates are the source
+        self.pixels.look(x)
+        if not self.norms and self.pixels.as_they_are:  # all candidates are the source
             if moved or self.left:
                 self.looks.settle()
             self.active, self.left, self.lost = 0, 0, False
@@ -126,8 +115,10 @@ class StreamTower(StatefulPart):
                 self.patience = AGAIN[0] if moved else min(2 * self.patience, AGAIN[1])
                 self.answers.keep(0 if moved else KEPT)
                 self.norms.measure_anew()
-            elif moved:  # no means to find out: the source
-                self.active = self.left = 0
+            elif (
+                moved
+            ):  # no means to find out: pixels follow by themselves, the rest is the source's
+                self.active, self.left = min(self.active, 1), 0
         return moved
 
     def features(self, x: Tensor, params: Mapping[str, Tensor] | None) -> Tensor:
@@ -207,7 +198,9 @@ class StreamTower(StatefulPart):
         """On all answers that are kept; but images of several scenes look even, however skewed."""
         every, found = len(self.answers.rows), [Verdict(0.0)]
         for c in range(1, len(self.candidates)):
-            found.append(replace(self._verdict(c, every), mends=self._verdict(c, TRIAL).mends))
+            mends = self._verdict(c, TRIAL).mends
+            restores = self.pixels.restores
+            found.append(replace(self._verdict(c, every), mends=mends, restores=restores))
         return found
 
     def _decide(self) -> tuple[int, list[Verdict]]:

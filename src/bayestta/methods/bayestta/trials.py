@@ -78,6 +78,7 @@ class Verdict:
     few: bool = False  # are the classes that it names
     robs: bool = False  # the class that the source and it name most
     mends: bool = False  # a source that names few classes: it names many, and none of those more
+    restores: str = ""  # "sharpens" or "smooths": what it does to images that look like photographs
 
     @property
     def refused(self) -> bool:
@@ -92,6 +93,9 @@ class Verdict:
         One that mends the use of classes need not be surer: what names one class for noise is as
         sure of it as of anything.
         """
+        if self.restores and not self.mixes:
+            worth = self.confidence if self.few and self.restores == "sharpens" else self.score
+            return self.n >= LEAST and not self.refused and worth > 0
         uneven = self.evenness + AGAINST * self.evenness_error < 0
         if self.n < LEAST or uneven or self.refused:
             return False
