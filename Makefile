@@ -57,7 +57,7 @@ tables: $(VENV)/.installed data ## Make all tables of docs/results.md (hours); a
 		$(BIN)/bayestta bench bench/pets.toml || exit 1; \
 	fi
 	@$(BIN)/python bench/lit.py $(if $(PETS),--pets "$(PETS)") > runs/lit.txt
-	@for name in rho shift sorted_folder monitors many_classes; do \
+	@for name in rho shift spectrum sorted_folder monitors many_classes; do \
 		$(BIN)/python bench/$$name.py > runs/$$name.txt || exit 1; done
 	@$(BIN)/python benchmarks/step.py > runs/step.txt
 	@$(BIN)/python bench/results.py runs > docs/results.md

@@ -136,6 +136,7 @@ TEXTS = {  # scripts that print their table: the title, and the command
     "lit": ("`lit` at zero-shot", "python bench/lit.py --pets FOLDER"),
     "rho": ("Statistics of the tower, held-out", "python bench/rho.py"),
     "shift": ("Shift of BatchNorms, held-out", "python bench/shift.py"),
+    "spectrum": ("What restored pixels are worth, held-out", "python bench/spectrum.py"),
     "sorted_folder": ("A folder sorted by class", "python bench/sorted_folder.py"),
     "monitors": ("The drift alarm and the harm test", "python bench/monitors.py"),
     "many_classes": ("A thousand classes", "python bench/many_classes.py"),

@@ -17,20 +17,14 @@ from typing import Any
 
 import torch
 from _tables import markdown_table
-from rho import source_of
 from torch import Tensor
 
 import bayestta as bt
 from bayestta.data import stream
+from bayestta.methods.bayestta.pixels import Pixels
 from bayestta.methods.bayestta.stream_norms import StreamNorms
-from bayestta.methods.bayestta.tower import TRIAL, pixel_share
-from bayestta.models._stream_statistics import (
-    Blended,
-    Moments,
-    batch_norm_moments,
-    channel_moments,
-    restored_pixels,
-)
+from bayestta.methods.bayestta.tower import TRIAL
+from bayestta.models._stream_statistics import Blended, batch_norm_moments
 from bayestta.models._text import classifier
 from bayestta.models.base import VLM
 
@@ -39,12 +33,11 @@ SHARES = (0.15, 0.3, 0.6)
 
 
 def restored(model: VLM, batches: Sequence[Tensor]) -> list[Tensor]:
-    """Batches nearer to the mean and deviation of photographs, as the method restores them."""
-    source, found = source_of(model), []
-    pixels = Moments(source[0], source[1] ** 2)
+    """Batches nearer to the statistics of photographs, as the method restores them."""
+    pixels, found = Pixels(model), []
     for x in batches:
-        pixels.add(*channel_moments(x), len(x))
-        found.append(restored_pixels(x, pixels, source, pixel_share(pixels)))
+        pixels.look(x)
+        found.append(pixels.restored(x))
     return found
 
 

@@ -129,8 +129,10 @@ def test_blur_noise_and_flat_light_are_undone(model, photos, kind):
         x = middle + 0.3 * (photos - middle)
     pixels = looked(model, x)
     y = pixels.restored(x)
-    assert looked(model, y).bands.mean.abs().mean() < 0.4 * pixels.bands.mean.abs().mean()
-    assert float((y - photos).square().mean()) < 0.8 * float((x - photos).square().mean())
+    assert looked(model, y).bands.mean.abs().mean() < 0.5 * pixels.bands.mean.abs().mean()
+    inner = (..., slice(4, -4), slice(4, -4))  # a spectrum knows no borders
+    off = [float((image - photos)[inner].square().mean()) for image in (y, x)]
+    assert off[0] < 0.7 * off[1]
     wanted = {"blur": "sharpens", "noise": "smooths"}
     if kind in wanted:
         assert (pixels.restores, pixels.share <= USUAL) == (wanted[kind], True)
@@ -140,7 +142,7 @@ def test_what_a_class_may_have_of_its_own_is_left_alone(model):
     pixels = Pixels(model)
     mean, spread = pixels.source
     pixels.moments.add(mean, spread**2, 10_000)
-    beyond, var = torch.zeros(BANDS), torch.full((BANDS,), 1e-9)
+    beyond, var = torch.zeros(BANDS), torch.full((BANDS,), 1e-4)
 
     def raised(level, shape):
         pixels.bands.reset()
@@ -148,12 +150,14 @@ def test_what_a_class_may_have_of_its_own_is_left_alone(model):
         pixels.bands.add(beyond.clone(), var, 10_000)
         return pixels.raised / pixels.bands.trust
 
+    high, fine = LEVEL[1] + 0.1, SHAPE[1] + 0.1
     assert not raised(0.9 * LEVEL[0], 0.9 * SHAPE[0]).any()
-    torch.testing.assert_close(raised(LEVEL[1], 0.0), torch.full((BANDS,), -LEVEL[1]))
-    fine = raised(0.0, SHAPE[1])
-    assert not fine[:COARSE].any()
-    torch.testing.assert_close(fine[COARSE:], torch.full((BANDS - COARSE,), -SHAPE[1]))
-    assert float(raised(0.0, 0.5 * sum(SHAPE))[-1]) == pytest.approx(-0.25 * sum(SHAPE))
+    torch.testing.assert_close(raised(high, 0.0), torch.full((BANDS,), -high))
+    found = raised(0.0, fine)
+    assert not found[:COARSE].any()
+    torch.testing.assert_close(found[COARSE:], torch.full((BANDS - COARSE,), -fine))
+    half = 0.5 * sum(SHAPE)  # less a standard error, 0.01 over the root of 128 images
+    assert float(raised(0.0, half)[-1]) == pytest.approx(-0.5 * half, abs=0.002)
     assert not raised(0.0, -5.5).any()  # nothing there that could be raised
 
 

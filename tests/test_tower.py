@@ -37,7 +37,6 @@ from bayestta.models._stream_statistics import (
     Moments,
     batch_norm_moments,
     channel_moments,
-    restored_pixels,
 )
 from fake_vlm import PIXELS, Fake, tower
 

@@ -2,8 +2,8 @@
 
     python training/spectrum.py
 
-The mean over 5,000 train images of CIFAR-10, per band of frequencies, at the size of each tower; the
-law of photographs for bands that it does not have.
+The mean over 5,000 train images of CIFAR-10, per band of frequencies, at the size of each tower.
+Where it has no such band, the law of photographs is printed.
 """
 
 from __future__ import annotations

@@ -64,4 +64,5 @@ def equalised(x: Tensor, gain: Tensor) -> Tensor:
     height, width = x.shape[2:]
     band = _bands(height, width, x.device)[0]
     factor = torch.cat([gain.to(x.device, torch.float32), x.new_ones(1, dtype=torch.float32)])[band]
-    return torch.fft.irfft2(torch.fft.rfft2(x.float()) * factor, s=(height, width)).to(x.dtype)
+    made: Tensor = torch.fft.irfft2(torch.fft.rfft2(x.float()) * factor, s=(height, width))
+    return made.to(x.dtype)

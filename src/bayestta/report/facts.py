@@ -19,6 +19,7 @@ NAMES = {  # where the key alone would not do
     "usable": "could reject",
     "pixels": "stream's share in pixels",
     "batch_norms": "stream's share in BatchNorms",
+    "spectrum": "change of the spectrum, nats",
     "passed": "share of images past the gate",
     "tail": "mean of the worst",
     "share": "worst share",

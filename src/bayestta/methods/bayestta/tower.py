@@ -73,8 +73,8 @@ class StreamTower(StatefulPart):
 
     @property
     def in_use(self) -> dict[str, float]:
-        """The shares of the stream's statistics in the pixels and in the BatchNorms, and by how many
-        nats the power of a band of frequencies is changed at the most."""
+        """The shares of the stream's statistics in pixels and BatchNorms; for the spectrum, by how
+        many nats the power of a band is changed at the most."""
         pixels, norms = self.candidates[self.active]
         spectrum = float(self.pixels.raised.abs().max()) if pixels else 0.0
         shares = {"pixels": pixels * self.pixels.share, "batch_norms": norms * self.norms.rho}
