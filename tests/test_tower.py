@@ -317,6 +317,36 @@ def test_the_rules_of_acceptance():
     assert not accepted(score=-0.001, mends=True)  # the score holds the confidence too
 
 
+@pytest.mark.parametrize("in_use", [False, True])
+@pytest.mark.parametrize("restores", ["sharpens", "smooths"])
+def test_what_restores_photographs_is_trusted_unless_answers_speak_against_it(restores, in_use):
+    noisy = {"score": 0.001, "score_error": 0.1, "confidence": -0.01, "confidence_error": 0.01}
+    noisy |= {"evenness": -1.0, "evenness_error": 0.01, "n": LEAST, "restores": restores}
+
+    def accepted(**changes):
+        return Verdict(**{**noisy, **changes}).accepted(in_use=in_use)
+
+    assert accepted()
+    assert not accepted(restores="")
+    assert not accepted(score=-0.001)
+    assert not accepted(n=LEAST - 1)
+    assert not accepted(robs=True)
+    assert not accepted(confidence=-LOSS - 0.011)
+    assert accepted(few=True) == (restores == "smooths")  # evenness is no merit of few classes
+    assert accepted(few=True, score=-0.001, confidence=0.001) == (restores == "sharpens")
+
+
+@pytest.mark.parametrize("active", [0, 1, 2])
+def test_a_move_without_means_for_a_trial_leaves_pixels_that_follow_by_themselves(small, active):
+    model, draw = small
+    made = StreamTower(model, model.table)
+    for _ in range(4):
+        seen(made, draw(64)[0])
+    made.active, made.left, made.tokens = active, 0, -1000.0
+    assert made.look(dark(draw(64))[0])
+    assert (made.active, made.left) == (min(active, 1), 0)
+
+
 def test_a_source_that_names_one_class_is_mended_though_it_is_as_sure():
     noise, mended = answers(64, 0.8, only=2), answers(64, 0.7)
     verdict = judge(mended, noise, mixes=True)

@@ -6,8 +6,8 @@ power of a coefficient is about
 
     ln P(f) = -6.2 - 2 ln f - 0.17 (ln f)^2
 
-per pixel squared (the mean over images; measured on photographs of pets at 64 to 224 pixels and of
-CIFAR-10 at 32). Single images stray from it by 0.5 to 0.8, classes of CIFAR-10 by at most 0.5.
+on average over images (fitted to photographs of pets at 64 to 224 pixels and CIFAR-10 at 32).
+Single images stray from it by 0.5 to 0.8, classes of CIFAR-10 by at most 0.5.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def photographs() -> Tensor:
 
 
 @lru_cache(maxsize=8)
+@torch.inference_mode(False)  # what is made there could not be used elsewhere
 def _bands(height: int, width: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Of each coefficient (H,W/2+1) the band, BANDS for the mean, and its weight; counts (BANDS,).
 

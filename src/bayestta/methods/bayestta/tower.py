@@ -115,9 +115,7 @@ class StreamTower(StatefulPart):
                 self.patience = AGAIN[0] if moved else min(2 * self.patience, AGAIN[1])
                 self.answers.keep(0 if moved else KEPT)
                 self.norms.measure_anew()
-            elif (
-                moved
-            ):  # no means to find out: pixels follow by themselves, the rest is the source's
+            elif moved:  # no means to find out: only pixels follow by themselves
                 self.active, self.left = min(self.active, 1), 0
         return moved
 
@@ -192,15 +190,15 @@ class StreamTower(StatefulPart):
     def _verdict(self, c: int, last: int) -> Verdict:
         """What so many answers, the last ones, say of a candidate."""
         candidate, source = (answers[-last:] for answers in self.answers.pair(c))
-        return judge(candidate, source, mixes=self.candidates[c][1])
+        mixes = self.candidates[c][1]
+        restores = "" if mixes else self.pixels.restores
+        return judge(candidate, source, mixes=mixes, restores=restores)
 
     def _verdicts(self) -> list[Verdict]:
         """On all answers that are kept; but images of several scenes look even, however skewed."""
         every, found = len(self.answers.rows), [Verdict(0.0)]
         for c in range(1, len(self.candidates)):
-            mends = self._verdict(c, TRIAL).mends
-            restores = self.pixels.restores
-            found.append(replace(self._verdict(c, every), mends=mends, restores=restores))
+            found.append(replace(self._verdict(c, every), mends=self._verdict(c, TRIAL).mends))
         return found
 
     def _decide(self) -> tuple[int, list[Verdict]]:

@@ -10,6 +10,9 @@ one that is not clearly surer and names a class far beyond its share. If it mixe
 stream, only confidence counts: the statistics of one class spread answers.
 One that is much less sure than the source is refused, whatever classes it names: what the source
 names for noise may be what is shown.
+
+What gives blurred or noisy photographs the spectrum of photographs back is known to be right, and
+needs no proof beyond noise.
 """
 
 from __future__ import annotations
@@ -78,7 +81,7 @@ class Verdict:
     few: bool = False  # are the classes that it names
     robs: bool = False  # the class that the source and it name most
     mends: bool = False  # a source that names few classes: it names many, and none of those more
-    restores: str = ""  # "sharpens" or "smooths": what it does to images that look like photographs
+    restores: str = ""  # "sharpens" or "smooths" images that otherwise look like photographs
 
     @property
     def refused(self) -> bool:
@@ -91,13 +94,15 @@ class Verdict:
         Not clearly less even; a newcomer better beyond noise and surer, clearly so if it mixes
         images, and by enough if it names few classes; one in use stays while it is worth something.
         One that mends the use of classes need not be surer: what names one class for noise is as
-        sure of it as of anything.
+        sure of it as of anything. One that gives photographs their spectrum back is trusted unless
+        answers speak against it.
         """
-        if self.restores and not self.mixes:
-            worth = self.confidence if self.few and self.restores == "sharpens" else self.score
-            return self.n >= LEAST and not self.refused and worth > 0
-        uneven = self.evenness + AGAINST * self.evenness_error < 0
-        if self.n < LEAST or uneven or self.refused:
+        if self.n < LEAST or self.refused:
+            return False
+        if self.restores:  # a few classes become more even where sharpening does harm
+            crowded = self.few and self.restores == "sharpens"
+            return (self.confidence if crowded else self.score) > 0
+        if self.evenness + AGAINST * self.evenness_error < 0:
             return False
         if in_use:
             slack = 0.0 if self.mixes and self.few else self.confidence_error
@@ -108,7 +113,7 @@ class Verdict:
         return surer and self.score > max(stake, MARGIN + SURE * self.score_error)
 
 
-def judge(candidate: Tensor, source: Tensor, *, mixes: bool = False) -> Verdict:
+def judge(candidate: Tensor, source: Tensor, *, mixes: bool = False, restores: str = "") -> Verdict:
     """The verdict on answers (n,K) of a candidate beside the source's on the same images."""
     n, K = candidate.shape
     if n < 4:
@@ -125,7 +130,7 @@ def judge(candidate: Tensor, source: Tensor, *, mixes: bool = False) -> Verdict:
     first, second, third = map(mean_and_error, (score, sure, even))
     crowded = mixes and float(use[most]) > crowd and second[0] < AGAINST * second[1]
     robs = (few or crowded) and most == int(before.argmax()) and rise < -noise
-    return Verdict(*first, *second, *third, n, mixes, few, robs, mends)
+    return Verdict(*first, *second, *third, n, mixes, few, robs, mends, restores)
 
 
 class Answers(StatefulPart):
