@@ -13,7 +13,7 @@ from torch.nn import functional
 from bayestta.methods.bayestta import signature as signature_module
 from bayestta.methods.bayestta.signature import FIRM, Looks, signature
 from bayestta.methods.bayestta.stream_norms import EARLY, HALF, NONE, StreamNorms
-from bayestta.methods.bayestta.tower import RATE, SAVINGS, TRIAL, StreamTower
+from bayestta.methods.bayestta.tower import RATE, SAVINGS, TRIAL, WIDE, StreamTower
 from bayestta.methods.bayestta.trials import (
     AGAINST,
     EVEN,
@@ -349,10 +349,15 @@ def test_a_move_without_means_for_a_trial_leaves_pixels_that_follow_by_themselve
 
 def test_a_source_that_names_one_class_is_mended_though_it_is_as_sure():
     noise, mended = answers(64, 0.8, only=2), answers(64, 0.7)
-    verdict = judge(mended, noise, mixes=True)
+    verdict = judge(mended, noise)
     assert verdict.confidence < 0 < verdict.score
     assert verdict.mends
     assert verdict.accepted(in_use=False)
+    mixed = judge(mended, noise, mixes=True)  # or the statistics of one class spread its answers
+    assert mixed.score > 0
+    assert not mixed.mends
+    assert not mixed.accepted(in_use=False)
+    assert judge(answers(64, 0.9), noise, mixes=True).accepted(in_use=False)  # it is surer
     assert not judge(mended, answers(64, 0.8)).mends  # its source had named all
     half = mended.clone()
     half[::5] = answers(64, 0.7, only=2)[::5]  # still much of what the source names: labels may be
@@ -419,11 +424,11 @@ def test_scenes_of_one_class_each_are_not_taken_for_an_even_stream(small):
     source = torch.cat([answers(32, 0.8, only=2) for _ in range(3)])
     scenes = torch.cat([answers(32, 0.7, only=k) for k in (0, 1, 3)])
     scenes[::6] = answers(16, 0.7, only=4)
-    chosen.answers.add({0: source, 2: scenes})
-    assert chosen._verdict(2, 96).mends
-    assert not chosen._verdicts()[2].mends  # the last scene by itself names few classes
-    chosen.answers.add({0: answers(32, 0.8, only=2), 2: answers(32, 0.7)})
-    assert chosen._verdicts()[2].mends
+    chosen.answers.add({0: source, 1: scenes})
+    assert chosen._verdict(1, 96).mends
+    assert not chosen._verdicts()[1].mends  # the last scene by itself names few classes
+    chosen.answers.add({0: answers(32, 0.8, only=2), 1: answers(32, 0.7)})
+    assert chosen._verdicts()[1].mends
 
 
 def test_answers_remember_who_was_asked():
@@ -560,6 +565,18 @@ def test_trials_stay_within_their_account(small, size):
     once = 16 * (len(chosen.candidates) - 1) + 3 * 32
     assert model.images >= n
     assert model.images - n <= SAVINGS + RATE * n + once
+
+
+def test_a_trial_that_switches_encodes_no_image_twice_by_the_same_statistics(small):
+    """All answer 16 images, the source and the leader the rest, which another may have to win."""
+    model, draw = small
+    chosen, x, model.images = StreamTower(model, model.table), dark(draw(128))[0], 0
+    with torch.no_grad():
+        seen(chosen, x)
+    assert chosen.active > 0
+    spent = model.images - len(x)
+    assert spent in (chosen._price, chosen._price + TRIAL - WIDE)
+    assert chosen.tokens == SAVINGS - spent
 
 
 @pytest.mark.parametrize(("size", "batches"), [(128, 1), (40, 2), (16, 4)])

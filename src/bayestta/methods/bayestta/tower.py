@@ -146,7 +146,7 @@ class StreamTower(StatefulPart):
             self.norms.choose()
         if self.active or params is None:
             known[self.active] = z
-        self._ask(some, wide, known)
+        asked = self._ask(some, wide, known)
         self.left -= take
         self.looks.settle()
         before, (self.active, verdicts) = self.active, self._decide()
@@ -156,20 +156,26 @@ class StreamTower(StatefulPart):
         if self.left == 0 and undecided and self.tokens >= TRIAL - WIDE:
             self.left = TRIAL - WIDE
         if self.active != before:
-            z = self.encode(some, self.active, params, learn=True)
-            self.tokens -= take
+            pristine = self.active or params is None
+            z = asked.get(self.active, z[:0]) if pristine else z[:0]
+            if len(rest := some[len(z) :]):
+                z = torch.cat([z, self.encode(rest, self.active, params, learn=True)])
+                self.tokens -= len(rest)
         features = z.new_empty(n, z.shape[1])
         features[head] = z
         if take < n:  # where a trial that is not decided finds more images
             features[~head] = self.features(x[~head], params)
         return features
 
-    def _ask(self, x: Tensor, wide: int, known: Mapping[int, Tensor]) -> None:
+    def _ask(self, x: Tensor, wide: int, known: Mapping[int, Tensor]) -> dict[int, Tensor]:
         """The first images of a trial go through all candidates, the others through two.
 
-        `known` are features that there are already. The measure is the pristine source: tuned
-        weights, surer by their training, would win against statistics that serve better.
+        `known` are features that there are already; returned are those that each candidate has now,
+        of all images or the first ones, so that a winner need not be asked again. The measure is
+        the pristine source: tuned weights, surer by their training, would win against statistics
+        that serve better.
         """
+        asked: dict[int, Tensor] = {}
         for part in (slice(0, wide), slice(wide, len(x))):
             if not len(x[part]):
                 continue
@@ -185,7 +191,9 @@ class StreamTower(StatefulPart):
                 else:
                     continue
                 rows[c] = self.model.logits(features, self.text).softmax(1).cpu()
+                asked[c] = torch.cat([asked[c], features]) if c in asked else features
             self.answers.add(rows)
+        return asked
 
     def _verdict(self, c: int, last: int) -> Verdict:
         """What so many answers, the last ones, say of a candidate."""

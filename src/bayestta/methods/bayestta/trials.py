@@ -7,7 +7,8 @@ by saturated images, evenness alone by noise; neither may clearly speak against 
 A candidate that still names few classes says itself that labels are skewed. If it gives less than
 the source to the class that both name most, it takes from the class that both believe in; so does
 one that is not clearly surer and names a class far beyond its share. If it mixes the images of the
-stream, only confidence counts: the statistics of one class spread answers.
+stream, it must be surer, and evenness counts only if it names many classes: the statistics of one
+class spread answers.
 One that is much less sure than the source is refused, whatever classes it names: what the source
 names for noise may be what is shown.
 
@@ -80,7 +81,7 @@ class Verdict:
     mixes: bool = False  # the images of a stream, whose statistics one class alone can spoil
     few: bool = False  # are the classes that it names
     robs: bool = False  # the class that the source and it name most
-    mends: bool = False  # a source that names few classes: it names many, and none of those more
+    mends: bool = False  # a source that names few classes: it names many, without mixing images
     restores: str = ""  # "sharpens" or "smooths" images that otherwise look like photographs
 
     @property
@@ -123,7 +124,8 @@ def judge(candidate: Tensor, source: Tensor, *, mixes: bool = False, restores: s
     named, named_before = (effective_classes(p) / shown_classes(n, K) for p in (use, before))
     few, error = named < MANY[mixes], ((1 - 1 / K) / (K * n)) ** 0.5  # of an even class's share
     fair, crowd = 1 / K + FAIR * error, 1 / K + CROWD * error
-    mends = named_before < MANY[0] and named > MANY[1] and float(use[before.argmax()]) < fair
+    many = named_before < MANY[0] and named > MANY[1] and float(use[before.argmax()]) < fair
+    mends = many and not mixes  # the statistics of one class spread its answers as well
     most = int(use.argmax())
     rise, noise = mean_and_error(candidate[:, most] - source[:, most])
     score = sure + (0.0 if mixes and few else EVEN) * even - PRICE * mixes
