@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import bayestta as bt
 from bayestta.methods.bayestta.pixels import COARSE, LEVEL, SHAPE, SHIFTED, USUAL, Pixels
-from bayestta.models._spectrum import BANDS, equalised, excess, photographs
+from bayestta.models._spectrum import BANDS, equalised, excess, expected_power, photographs
 from bayestta.models._stream_statistics import Moments, channel_moments, restored_pixels
 
 
@@ -63,6 +63,15 @@ def test_pixels_go_as_far_as_they_are_shifted(model):
 
 
 # --- the spectrum ---
+
+
+def test_a_model_brings_the_power_of_the_first_bands():
+    torch.testing.assert_close(expected_power(None), photographs())
+    own = expected_power((1.0, 2.0))
+    assert own[:2].tolist() == [1.0, 2.0]
+    torch.testing.assert_close(own[2:], photographs()[2:])
+    with pytest.raises(ValueError, match="20 bands, and 18 are measured: leave out the last 2"):
+        expected_power((0.0,) * (BANDS + 2))
 
 
 def literal_power(image):

@@ -12,6 +12,7 @@ Single images stray from it by 0.5 to 0.8, classes of CIFAR-10 by at most 0.5.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
@@ -25,6 +26,22 @@ def photographs() -> Tensor:
     """The logarithm of the power of photographs, per band (BANDS,)."""
     log_f = torch.arange(BANDS) / 2 * torch.log(torch.tensor(2.0))
     return -6.2 - 2 * log_f - 0.17 * log_f**2
+
+
+def expected_power(spectrum: Sequence[float] | None) -> Tensor:
+    """The logarithm of the power per band (BANDS,) of the images that a model was trained on.
+
+    `spectrum` has that of the first bands; what it does not have, or None, is of photographs.
+    """
+    power = photographs()
+    if spectrum is not None:
+        if len(spectrum) > BANDS:
+            raise ValueError(
+                f"spectrum has {len(spectrum)} bands, and {BANDS} are measured: leave out the last "
+                f"{len(spectrum) - BANDS}."
+            )
+        power[: len(spectrum)] = torch.tensor(spectrum)
+    return power
 
 
 @lru_cache(maxsize=8)

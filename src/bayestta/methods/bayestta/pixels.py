@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayestta.methods.bayestta.fusion import ramp
 from bayestta.models._preprocess import CLIP_MEAN, CLIP_STD
-from bayestta.models._spectrum import BANDS, equalised, excess, photographs
+from bayestta.models._spectrum import BANDS, equalised, excess, expected_power
 from bayestta.models._stream_statistics import (
     Moments,
     channel_gain,
@@ -45,10 +45,8 @@ class Pixels(StatefulPart):
         photo = [torch.tensor(v, device=where) for v in (CLIP_MEAN, CLIP_STD)]
         # of photographs, in the units of x: a model's normalisation may be no statistic of images
         self.source = (photo[0] - mean) / std, photo[1] / std
-        expected = photographs()
-        if model.spectrum is not None:
-            expected[: len(model.spectrum)] = torch.tensor(model.spectrum)
-        self.expected = expected.to(where) + std.pow(-2).mean().log()  # (BANDS,) in units of x
+        expected = expected_power(model.spectrum).to(where)
+        self.expected = expected + std.pow(-2).mean().log()  # (BANDS,) in units of x
         self.add_state("moments", Moments(self.source[0], self.source[1] ** 2))
         start = torch.zeros(BANDS, device=where)
         self.add_state("bands", Moments(start, torch.ones_like(start)))  # nats beyond expected
