@@ -1,14 +1,19 @@
-"""docs/results.md from the folders that `bayestta bench` filled: `python bench/results.py runs`.
+"""docs/results.md from the folders that `bayestta bench` filled.
+
+    python bench/results.py runs > docs/results.md
+    python bench/results.py runs --into docs/results.md --only safety guard lit
 
 One section per bench file, with the command that made it; nothing in the tables is written by hand.
 A folder that is not there is left out, and a run that is missing from one is counted. Scripts that
-print a table themselves are saved as text: `python bench/NAME.py | tee runs/NAME.txt`.
+print a table themselves are saved as text: `python bench/NAME.py | tee runs/NAME.txt`. With
+`--into`, named sections take the place of those that a page has; the others stay as they are.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+import argparse
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import calibration
@@ -144,6 +149,16 @@ TEXTS = {  # scripts that print their table: the title, and the command
 }
 
 
+PREFACE = (
+    "# Results\n\nMeasured on two CPU cores without a GPU, seeds as shown, accuracy in % (mean ± "
+    "sample deviation over seeds). Written by `python bench/results.py runs` from the folders that "
+    "`bayestta bench` fills and from what scripts print. Except under accuracy against time, "
+    "seconds were taken while other programs ran, and say little; [speed.md](speed.md) has ratios "
+    "measured in one run. The tables of version 0.1, all its methods among them, are on [a page of "
+    "their own](results_0.1.md).\n"
+)
+
+
 def section(folder: Path, title: str, about: str, make: Make) -> str:
     wanted = read_bench(HERE / f"{folder.name}.toml")
     there = [run for run in wanted if (folder / run.file).exists()]
@@ -161,26 +176,54 @@ def printed(path: Path, title: str, command: str) -> str:
     return f"## {title}\n\nMade by `{command}`.\n\n{body}\n"
 
 
-def main(folder: Path) -> None:
-    print(
-        "# Results\n\nMeasured on two CPU cores without a GPU, seeds as shown, accuracy in % (mean "
-        "± sample deviation over seeds). Written by `python bench/results.py runs` from the "
-        "folders that `bayestta bench` fills and from what scripts print. Except under accuracy "
-        "against time, seconds were taken while other programs ran, and say little; "
-        "[speed.md](speed.md) has ratios measured in one run. The tables of version 0.1, all its "
-        "methods among them, are on [a page of their own](results_0.1.md).\n"
-    )
+def made(folder: Path) -> Iterator[tuple[str, str]]:
+    """Name and text of every section that there are results for, in the order of the page."""
     for key, (title, about, make) in SECTIONS.items():
         plan = HERE / f"{key}.toml"
         if any((folder / key / run.file).exists() for run in read_bench(plan)):
-            print(section(folder / key, title, about, make))
+            yield key, section(folder / key, title, about, make)
     if found := calibration.tables(folder, skip=("tent_collapse",)):
         about = "ECE in points. Made by `python bench/calibration.py runs` from all folders above."
-        print(f"## Calibration, and accuracy estimated without labels\n\n{about}\n\n{found}\n")
+        title = "Calibration, and accuracy estimated without labels"
+        yield "calibration", f"## {title}\n\n{about}\n\n{found}\n"
     for key, (title, command) in TEXTS.items():
         if (folder / f"{key}.txt").exists():
-            print(printed(folder / f"{key}.txt", title, command))
+            yield key, printed(folder / f"{key}.txt", title, command)
+
+
+def replaced(page: str, text: str) -> str:
+    """The page with one of its sections in this text; at its end if the page has none."""
+    parts = re.split(r"(?m)^(?=## )", page)
+    titles = [part.partition("\n")[0] for part in parts]
+    title = text.partition("\n")[0]
+    if title not in titles:
+        return f"{page.rstrip()}\n\n{text}"
+    i = titles.index(title)
+    last = i + 1 == len(parts)
+    return "".join([*parts[:i], text if last else f"{text}\n", *parts[i + 1 :]])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs"))
+    parser.add_argument("--into", type=Path, metavar="PAGE", help="page whose sections to replace")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="sections (default: all found)")
+    given = parser.parse_args()
+    texts = dict(made(given.folder))
+    names = given.only or list(texts)
+    if missing := [name for name in names if name not in texts]:
+        there = ", ".join(texts) or "none"
+        parser.error(f"no results for {', '.join(missing)} in {given.folder}; there are {there}.")
+    if given.into is None:
+        print("\n".join([PREFACE, *(texts[name] for name in names)]))
+        return
+    page = given.into.read_text("utf-8")
+    for name in names:
+        page = replaced(page, texts[name])
+    given.into.write_text(page, "utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs"))
+    main()
