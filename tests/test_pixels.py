@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 import bayestta as bt
-from bayestta.methods.bayestta.pixels import COARSE, LEVEL, SHAPE, SHIFTED, USUAL, Pixels
+from bayestta.methods.bayestta.pixels import COARSE, LEVEL, OWN, SHAPE, USUAL, Pixels
 from bayestta.models._spectrum import BANDS, equalised, excess, expected_power, photographs
 from bayestta.models._stream_statistics import Moments, channel_moments, restored_pixels
 
@@ -50,16 +50,19 @@ def test_restored_pixels_have_the_statistics_of_the_source():
     torch.testing.assert_close(y.std((0, 2, 3), correction=0), expected)
 
 
-def test_pixels_go_as_far_as_they_are_shifted(model):
-    pixels, shifts = Pixels(model), []
+def test_pixels_go_until_what_is_left_may_be_a_class_s_own(model):
+    pixels, shares = Pixels(model), []
     mean, spread = pixels.source
-    for step in (0.0, 0.4, 0.55, 1.0):  # KL of a shifted mean: half of the step's square
+    for step in (0.0, 0.3, 0.4, 1.0, 1.4):  # KL of a shifted mean: half of the step's square
         pixels.reset()
         pixels.moments.add(mean + step * spread, spread**2, 1000)
-        shifts.append(pixels.moments.shift)
-        part = (shifts[-1] - SHIFTED[0]) / (SHIFTED[1] - SHIFTED[0])
-        assert pixels.share == pytest.approx(pixels.moments.trust * min(1.0, max(0.0, part)))
-    assert shifts[0] < SHIFTED[0] < shifts[1] < shifts[2] < SHIFTED[1] < shifts[3]
+        shares.append(pixels.share)
+        trust = pixels.moments.trust
+        left = (1 - pixels.share / trust) * step
+        assert left**2 / 2 == pytest.approx(min(OWN, step**2 / 2), rel=1e-3)
+    assert shares[:2] == [0, 0]
+    assert sorted(shares) == shares
+    assert shares[2] > 0
 
 
 # --- the spectrum ---

@@ -10,6 +10,7 @@ from bayestta.methods.bayestta.judged import ENOUGH, KEEP, Judged
 from bayestta.methods.bayestta.method import BayesTTA
 from bayestta.methods.bayestta.outlook import BLOCK, MEMORY, SURE, Outlook
 from bayestta.methods.bayestta.pace import LEAVES, PARDON, RETURNS, SLOWER, Pace
+from bayestta.methods.bayestta.places import RUN
 from bayestta.methods.bayestta.refinement import FULL, GROUP, MOST, PULL, Refinement
 from bayestta.methods.bayestta.targets import SHARP
 from bayestta.methods.bayestta.trials import Pairs
@@ -23,8 +24,7 @@ K = 4
 def made(*, lr=1e-3, share=1.0, gate=0.0, kind="LayerNorm"):
     """A refinement, the function that asks its tower, and a stream of (x, answer, sketch)."""
     model, stream = world(K, kind, batch=16, batches=40, signal=0.7, scale=10.0)
-    rng = torch.Generator().manual_seed(0)
-    refinement = Refinement(model, model.table, rng, lr=lr, share=share, gate=gate)
+    refinement = Refinement(model, model.table, lr=lr, share=share, gate=gate)
 
     def encode(x, tensors):
         return model.logits(model.encode_image(x, tensors), model.table)
@@ -207,7 +207,33 @@ def test_the_share_of_images_holds_for_any_batch(size, share):
             refinement.learn(*part, None, even=True)
             n += len(part[0])
     assert refinement.passed == passes
-    assert share * n - size <= passes <= share * n + 1e-6
+    assert share * n - RUN <= passes <= share * n + RUN
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25, 1.0])
+def test_the_same_images_get_a_gradient_in_batches_of_any_size(share):
+    """And in full batches weights move behind the same images, where `room` ends a step."""
+    stream = torch.arange(600.0)
+
+    def taken(size):
+        refinement, chosen, moved = made(share=share, lr=0.0)[0], [], []
+        rest, x = list(stream.split(size)), stream[:0]
+        while rest or len(x):
+            x = x if len(x) else rest.pop(0)
+            part, x = x.tensor_split([refinement.room(128)])
+            got = part[refinement.places.chosen(len(part))]
+            chosen += got.tolist()
+            refinement.places.seen += len(part)
+            refinement.count += len(got)
+            if refinement.count >= GROUP:
+                assert refinement.count == GROUP
+                refinement.count = 0
+                moved.append(refinement.places.seen)
+        return chosen, moved
+
+    first = taken(1)
+    assert abs(len(first[0]) - share * len(stream)) <= RUN
+    assert all(taken(size) == first for size in (8, 32, 100, 128, 600))
 
 
 @pytest.mark.parametrize(("size", "share"), [(16, 1.0), (48, 0.75), (16, 0.25)])
@@ -235,8 +261,11 @@ def test_no_trace_is_left_where_no_gradient_is_due():
     refinement = made(gate=0.5)[0]
     x = torch.zeros(16, PIXELS, dtype=torch.float64)
     assert refinement.features(x)[1] is None  # the gate is shut
+    assert refinement.room(128) == 128  # a step may be of any size
     refinement = made(share=0.25)[0]
-    assert refinement.features(x)[1] is None  # a quarter of the batch is owed, not all of it
+    assert refinement.features(x)[1] is None  # the next images to get a gradient come later
+    refinement.places.seen = 24
+    assert refinement.features(x)[1][0].tolist() == list(range(RUN))
 
 
 # --- a stream that is suddenly another one ---

@@ -527,7 +527,7 @@ def test_a_dark_stream_gets_its_own_pixel_statistics(small, size):
     with torch.no_grad():
         plain = [model.logits(model.encode_image(x), model.table).argmax(1) == y for x, y in stream]
     assert chosen.active != 0
-    assert chosen.in_use["pixels"] > 0.9
+    assert 0.6 < chosen.in_use["pixels"] < 0.9  # what is left may be what one class has of its own
     assert hits[160:].mean() > torch.cat(plain).float().mean() + 0.1
 
 

@@ -53,15 +53,20 @@ class Moments:
         return self.n / (self.n + PRIOR)
 
     @property
-    def shift(self) -> float:
-        """Divergence of what was seen from the source (Kullback-Leibler of Gaussians per channel).
+    def divergence(self) -> float:
+        """Of what was seen from the source: Kullback-Leibler of Gaussians, in nats per channel.
 
-        In nats per channel, as far as it is trusted; a channel counts one at most.
+        A channel counts one at most.
         """
         mean, var = self._start
         ratio = (self.var + EPS) / (var + EPS)
         nats = 0.5 * (ratio + (self.mean - mean).square() / (var + EPS) - 1 - ratio.log())
-        return self.trust * float(nats.clamp_max(1.0).mean())
+        return float(nats.clamp_max(1.0).mean())
+
+    @property
+    def shift(self) -> float:
+        """The divergence as far as it is trusted."""
+        return self.trust * self.divergence
 
     def fresh(self) -> Moments:
         """Others of the same source, that have seen nothing."""

@@ -73,10 +73,10 @@ class BayesTTA(Adapter):
         self.fusion = Fusion(own.alpha, own.doubt, like=self.text, alone=own.fusion == "gda")
         self.temperature = Temperature()
         self.tower = StreamTower(self.model, self.text) if tower else None
-        self.refinement = None
+        self.refinement: Refinement | None = None
         if own.refine and norm_layers(self.model.visual):
             rates = {"lr": own.lr, "share": own.share, "gate": own.gate}
-            self.refinement = Refinement(self.model, self.text, self.generator, **rates)
+            self.refinement = Refinement(self.model, self.text, **rates)
         self.judged = self.refinement.judged if self.refinement else Judged(len(self.classes))
         self.guard = Guard(self)
         for name in PARTS:
@@ -84,12 +84,12 @@ class BayesTTA(Adapter):
                 self.add_state(name, part)
         self._fitted: tuple[Tensor, Discriminant | None, Expected] | None = None  # factored
 
-    # --- one step ---
-
     def _adapt(self, x: Tensor) -> Tensor:
-        """A large batch is a few of a common size: what comes first teaches what comes after."""
-        parts, told, moves = [], dict[str, Any](), False
-        for some in x.chunk(math.ceil(len(x) / LARGEST)):
+        """A large batch is a few small ones: what comes first teaches what comes after."""
+        parts, told, moves, rest = [], dict[str, Any](), False, x
+        while len(rest):
+            tuned = self.refinement if self._even else None
+            some, rest = rest.tensor_split([tuned.room(LARGEST) if tuned else LARGEST])
             answer, sketch = self._step(some)
             parts.append((answer / math.exp(self.temperature.log_t), sketch))
             told, moves = told | self.record, moves or self.moves_tower
@@ -116,17 +116,19 @@ class BayesTTA(Adapter):
                     tuned.slow_down(returns)
                 return self._sketch_alone(sketch), sketch
         if self.refinement is not None:
-            even = self.trust.teaches and not (self.tower and self.tower.active)
-            taught = x.to(self.model.device), answer, sketch, trace
-            if reason := self.refinement.learn(*taught, even=even, crowded=self.trust.crowded):
+            taught, crowded = (x.to(self.model.device), answer, sketch, trace), self.trust.crowded
+            if reason := self.refinement.learn(*taught, even=self._even, crowded=crowded):
                 self.record["refinement"] = reason
         return answer, sketch
+
+    @property
+    def _even(self) -> bool:
+        """Whether refinement may learn: an even stream, by the source's statistics."""
+        return self.trust.teaches and not (self.tower and self.tower.active)
 
     def _predict(self, x: Tensor) -> Tensor:
         z = self.encode(x)
         return self._answer(self._settled(z), self.model.logits(z, self.text))
-
-    # --- the sketch ---
 
     def _tensors(self) -> Mapping[str, Tensor] | None:
         return None if self.refinement is None else self.refinement.tensors

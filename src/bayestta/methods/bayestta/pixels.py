@@ -6,10 +6,11 @@ a stream that shows one thing for an hour is not a stream whose light has change
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from bayestta.methods.bayestta.fusion import ramp
 from bayestta.models._preprocess import CLIP_MEAN, CLIP_STD
 from bayestta.models._spectrum import BANDS, equalised, excess, expected_power
 from bayestta.models._stream_statistics import (
@@ -21,8 +22,7 @@ from bayestta.models._stream_statistics import (
 from bayestta.models.base import VLM
 from bayestta.state import StatefulPart
 
-SHIFTED = (0.06, 0.2)  # shift of mean and deviation, in nats per channel: what one class may have
-# of its own, and where pixels go all the way to the source's
+OWN = 0.06  # shift of mean and deviation, in nats per channel, that one class may have of its own
 LEVEL = (0.5, 1.0)  # the same for the power of all bands together, in nats
 SHAPE = (0.3, 0.6)  # and for that of a band beyond it; both beyond their standard error
 EMPTY = (4.0, 5.0)  # nats below what is expected at which a band holds nothing that could be raised
@@ -68,8 +68,11 @@ class Pixels(StatefulPart):
 
     @property
     def share(self) -> float:
-        """How far mean and deviation go on their way: as far as they are shifted."""
-        return self.moments.trust * ramp(self.moments.shift, *SHIFTED)
+        """How far mean and deviation go on their way: until what is left may be a class's own.
+
+        What is left of the divergence goes with the square of what is left of the way.
+        """
+        return self.moments.trust * (1 - math.sqrt(OWN / max(OWN, self.moments.divergence)))
 
     @property
     def raised(self) -> Tensor:

@@ -15,6 +15,7 @@ from bayestta.methods._tuned import Averaged, Tuned
 from bayestta.methods.bayestta.judged import Judged
 from bayestta.methods.bayestta.outlook import Outlook
 from bayestta.methods.bayestta.pace import Pace
+from bayestta.methods.bayestta.places import Places
 from bayestta.methods.bayestta.targets import loss
 from bayestta.methods.bayestta.trials import Pairs
 from bayestta.models._norms import norm_parameters
@@ -22,7 +23,7 @@ from bayestta.models.base import VLM
 from bayestta.state import StatefulPart
 
 Trace = tuple[Tensor, Tensor]  # indices (n,) into a batch, features (n,D) with their graph
-GROUP = 32  # images, at the least, whose gradients make one step
+GROUP = 32  # images whose gradients make one step, or more where a batch brings them
 PULL = 0.01  # towards the source weights, after each step
 PROBE = 6  # images that judge a step
 LEAP, FAR = 0.3, 0.6  # total variation by one step, from which it is undone, and is a return too
@@ -44,19 +45,10 @@ class Refinement(StatefulPart):
         Share of differing answers below which the tower is left alone, see `Outlook`.
     """
 
-    def __init__(
-        self,
-        model: VLM,
-        text: Tensor,
-        generator: torch.Generator,
-        *,
-        lr: float,
-        share: float,
-        gate: float,
-    ) -> None:
-        self.model, self.text, self.generator = model, text, generator
+    def __init__(self, model: VLM, text: Tensor, *, lr: float, share: float, gate: float) -> None:
+        self.model, self.text = model, text
         self.lr, self.share, classes = lr, share, len(text)
-        self.pace = Pace()
+        self.pace, self.places = Pace(), Places(share)
         self.tuned = Tuned(norm_parameters(model.visual), self._optimiser)
         start = self.tuned.start
         self.gradient = Averaged(lambda: {key: torch.zeros_like(v) for key, v in start.items()})
@@ -65,19 +57,17 @@ class Refinement(StatefulPart):
         self.probe = Pairs(PROBE, image, text.shape[1])
         self.judged = Judged(classes)
         self.outlook = Outlook(gate, classes, model.device)
-        for name in ("pace", "tuned", "gradient", "probe", "judged", "outlook"):
+        for name in ("pace", "places", "tuned", "gradient", "probe", "judged", "outlook"):
             self.add_state(name, getattr(self, name))
         for name in ("count", "steps", "passed"):
             self.add_state(name, 0, merge="sum", least=0)
         still = torch.zeros_like(text[0], dtype=kind)
         self.add_state("drift", still, merge="mean", least=-2, most=2)  # features have length 1
-        for name in ("owed", "unjudged"):
-            self.add_state(name, 0.0, least=0)
+        self.add_state("unjudged", 0.0, least=0)
         self.add_state("moved", False, merge=lambda mine, theirs, share: mine or theirs)
 
     drift: Tensor  # (D,) by how much the tensors have moved the features of images, on average
     count: int  # images in the gradient
-    owed: float  # images that a gradient is due for
     unjudged: float  # images that are due to be judged, between steps
     moved: bool
     steps: int
@@ -106,28 +96,31 @@ class Refinement(StatefulPart):
         """What the tower goes by; None while it is pristine."""
         return {key: v.detach() for key, v in self.tuned.items()} if self.moved else None
 
-    def _due(self, n: int) -> int:
-        """Images of the next n that are to get a gradient; all of a small batch now and then."""
-        owed = self.owed + self.share * n
-        return min(int(owed), n) if owed >= min(n, GROUP) else 0
+    def room(self, most: int) -> int:
+        """Images, at the most so many, until weights may move: those before have the same ones."""
+        rests = self.outlook.shut or self.pace.over
+        return most if rests else self.places.until(GROUP - self.count, most)
 
     def features(self, x: Tensor) -> tuple[Tensor, Trace | None]:
         """Features (B,D) of a batch, and a trace of those of images that may get a gradient.
 
         What was open before is open as a rule; and the forward need not be done again.
         """
-        take = 0 if self.outlook.shut or self.pace.over else self._due(len(x))
-        if not take:
+        chosen = self.places.chosen(len(x))
+        if self.outlook.shut or self.pace.over or not bool(chosen.any()):
             return self.model.encode_image(x, self.tensors), None
-        order, trace = self._trace(x, take)
-        rest = [self.model.encode_image(x[order[take:]], self.tensors)] if take < len(x) else []
-        return torch.cat([trace[1].detach(), *rest])[order.argsort()], trace
+        trace = self._trace(x, chosen)
+        if bool(chosen.all()):
+            return trace[1].detach(), trace
+        rest = (~chosen).nonzero().flatten().to(x.device)
+        z = torch.cat([trace[1].detach(), self.model.encode_image(x[rest], self.tensors)])
+        return z[torch.cat([trace[0], rest]).argsort()], trace
 
-    def _trace(self, x: Tensor, take: int) -> tuple[Tensor, Trace]:
-        """The order (B,) in which images were drawn, and a trace of the first ones."""
-        order = torch.randperm(len(x), generator=self.generator).to(x.device)
-        with torch.enable_grad():
-            return order, (order[:take], self.model.encode_image(x[order[:take]], self.tuned))
+    @torch.enable_grad()
+    def _trace(self, x: Tensor, chosen: Tensor) -> Trace:
+        """Where the chosen images are in the batch, and their features with their graph."""
+        where = chosen.nonzero().flatten().to(x.device)
+        return where, self.model.encode_image(x[where], self.tuned)
 
     def learn(
         self,
@@ -144,16 +137,17 @@ class Refinement(StatefulPart):
         Only if `even`: skewed labels teach one class, and other statistics have their gain already.
         Where the answers are `crowded` into one class, weights that make them even are left.
         """
-        self.pace.go_on(n := len(x))
+        self.pace.go_on(len(x))
+        chosen = self.places.chosen(len(x))
+        self.places.seen += len(x)
         jumped = self.outlook.update(answer, sketch)
         if self.moved and (jumped or crowded):
             self.leave(slower=False)
             return "the confidence of the sketch has jumped" if jumped else CROWD
         if self.outlook.shut or not even or self.pace.over:
             return self._watch(x) if self.moved else ""
-        take = self._due(n)
-        self.owed, self.passed = self.owed + self.share * n - take, self.passed + take
-        return self._learn_from(x, answer, trace or self._trace(x, take)[1]) if take else ""
+        self.passed += (take := int(chosen.sum()))
+        return self._learn_from(x, answer, trace or self._trace(x, chosen)) if take else ""
 
     def _learn_from(self, x: Tensor, answer: Tensor, trace: Trace) -> str:
         some, z = trace
