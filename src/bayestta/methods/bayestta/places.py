@@ -22,7 +22,7 @@ class Places(StatefulPart):
 
     def __init__(self, share: float) -> None:
         self.share = share
-        self.add_state("seen", 0, merge="sum", least=0)
+        self.add_state("seen", 0, merge="sum", least=0, most=2**53)  # exact as a float
 
     seen: int  # images of the stream
 
