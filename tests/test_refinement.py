@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from bayestta.methods.bayestta import refinement as module
 from bayestta.methods.bayestta.judged import ENOUGH, KEEP, Judged
 from bayestta.methods.bayestta.method import BayesTTA
 from bayestta.methods.bayestta.outlook import BLOCK, MEMORY, SURE, Outlook
-from bayestta.methods.bayestta.pace import LEAVES, PARDON, RETURNS, SLOWER, Pace
+from bayestta.methods.bayestta.pace import FADE, GONE, LEAVES, PARDON, RETURNS, SLOWER, Pace
 from bayestta.methods.bayestta.places import RUN
 from bayestta.methods.bayestta.refinement import FULL, GROUP, MOST, PULL, Refinement
 from bayestta.methods.bayestta.targets import SHARP
@@ -302,17 +304,35 @@ def test_weights_are_left_at_a_jump_and_the_rate_stays():
     assert at_start(refinement)
 
 
-def test_weights_are_left_where_answers_crowd_into_one_class():
+def test_weights_fade_where_answers_crowd_into_one_class_and_stay_where_the_crowd_passes():
     refinement, _, batches = made()
     reasons = [refinement.learn(*next(batches), None, even=False, crowded=True)]
     for _ in range(4):
         reasons.append(refinement.learn(*next(batches), None, even=True))
     assert refinement.moved
     assert not any(reasons)  # nothing to leave before
-    reason = refinement.learn(*next(batches), None, even=False, crowded=True)
-    assert reason == "answers name one class too often for labels that are even"
-    assert (refinement.pace.returns, refinement.pace.moves) == (0, 0)
+
+    def crowd():
+        x = next(batches)  # 16 images
+        reason = refinement.learn(*x, None, even=False, crowded=True)
+        assert reason == "answers name one class too often for labels that are even"
+
+    start, before, drift = refinement.tuned.start, tensors(refinement), refinement.drift
+    keep = 0.5 ** (16 / FADE)
+    crowd()
+    for key, value in refinement.tensors.items():
+        torch.testing.assert_close(value, start[key] + keep * (before[key] - start[key]))
+    torch.testing.assert_close(refinement.drift, keep * drift)
+    refinement.learn(*next(batches), None, even=False)  # the crowd has passed
+    assert refinement.pace.kept == 1
+    batches_to_go = math.ceil(math.log(GONE) / math.log(keep))
+    for _ in range(batches_to_go - 1):
+        crowd()
+    assert refinement.moved
+    crowd()
+    assert not refinement.moved
     assert at_start(refinement)
+    assert (refinement.pace.returns, refinement.pace.moves) == (0, 0)
 
 
 def test_what_the_tensors_add_to_the_confidence():

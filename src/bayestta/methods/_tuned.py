@@ -59,6 +59,12 @@ class Tuned(Named):
         for key, tensor in self.tensors.items():
             tensor.copy_(values[key])
 
+    @torch.no_grad()
+    def pull(self, part: float) -> None:
+        """So much of the way back to the start."""
+        for key, tensor in self.tensors.items():
+            tensor.lerp_(self.start[key], part)
+
     def snapshot(self) -> dict[str, Tensor]:
         """Detached copies of the tensors."""
         return {key: tensor.detach().clone() for key, tensor in self.tensors.items()}

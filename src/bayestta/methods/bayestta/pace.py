@@ -8,6 +8,8 @@ from bayestta.state import StatefulPart
 
 SLOWER, RETURNS = 0.03, 3  # the rate after each return; returns at which refinement rests
 LEAVES = 4  # moves of the stream that slow refinement down as much as one return
+FADE, GONE = 64.0, 0.1  # images in which half of the weights fade away where answers crowd, and
+# the part of them that is then given up
 PARDON = 2048  # images after which a move, or as much of a return, is forgotten
 
 
@@ -31,10 +33,12 @@ class Pace(StatefulPart):
         self.add_state("returns", 0, merge="max", least=0)
         self.add_state("moves", 0, merge="max", least=0)
         self.add_state("stayed", 0, least=0)
+        self.add_state("kept", 1.0, least=0, most=1)
 
     returns: int
     moves: int  # a stream that moves away once may do so again
     stayed: int  # images since the last one
+    kept: float  # part of the tuned weights, since answers began to crowd into one class
 
     @property
     def factor(self) -> float:
@@ -56,3 +60,9 @@ class Pace(StatefulPart):
             if self.returns and not self.moves:
                 self.returns, self.moves = self.returns - 1, LEAVES
             self.moves = max(0, self.moves - 1)
+
+    def fade(self, n: int) -> float:
+        """The part of the way to the source, for n images: a crowd may pass."""
+        keep = math.pow(0.5, n / FADE)
+        self.kept *= keep
+        return 1.0 if self.kept < GONE else 1 - keep

@@ -6,7 +6,6 @@ undone if the witnesses of the trials speak for the pristine tensors, then or la
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 import torch
@@ -28,8 +27,6 @@ GROUP = 32  # images whose gradients make one step, or more where a batch brings
 PULL = 0.01  # towards the source weights, after each step
 PROBE = 6  # images that judge a step
 LEAP, FAR = 0.3, 0.6  # total variation by one step, from which it is undone, and is a return too
-FADE, GONE = 64.0, 0.1  # images after which half of the way back is gone where answers crowd, and
-# what is left of weights that are then given up
 CROWD = "answers name one class too often for labels that are even"
 FULL, MOST = 0.04, 4.0  # doubt at which the rate is `lr`, and the most that it is multiplied by
 
@@ -67,12 +64,10 @@ class Refinement(StatefulPart):
         still = torch.zeros_like(text[0], dtype=kind)
         self.add_state("drift", still, merge="mean", least=-2, most=2)  # features have length 1
         self.add_state("unjudged", 0.0, least=0)
-        self.add_state("kept", 1.0, least=0, most=1)
         self.add_state("moved", False, merge=lambda mine, theirs, share: mine or theirs)
 
     drift: Tensor  # (D,) by how much the tensors have moved the features of images, on average
     count: int  # images in the gradient
-    kept: float  # part of the weights, since answers began to crowd
     unjudged: float  # images that are due to be judged, between steps
     moved: bool
     steps: int
@@ -150,9 +145,12 @@ class Refinement(StatefulPart):
             self.leave(slower=False)
             return "the confidence of the sketch has jumped"
         if self.moved and crowded:
-            self._fade(len(x))
+            self.tuned.pull(part := self.pace.fade(len(x)))
+            self.drift = (1 - part) * self.drift
+            if part == 1:
+                self.leave(slower=False)
             return self._watch(x) or CROWD
-        self.kept = 1.0
+        self.pace.kept = 1.0
         if self.outlook.shut or not even or self.pace.over:
             return self._watch(x)
         self.passed += (take := int(chosen.sum()))
@@ -179,7 +177,7 @@ class Refinement(StatefulPart):
         for group in self.tuned.optimiser.param_groups:
             group["lr"] = self._rate * min(MOST, (self.outlook.doubt / FULL) ** 2)
         self.tuned.descend({key: total / self.count for key, total in self.gradient.items()})
-        self._pull(PULL)
+        self.tuned.pull(PULL)
         x, earlier, self.steps = self.probe.first, self.probe.second.to(self.text), self.steps + 1
         self._clear()
         after, answers = self._asked(x, self.tuned)
@@ -189,21 +187,6 @@ class Refinement(StatefulPart):
             return self._give_way(f"one step moved the answers by {leap:.2f}", far=not leap <= FAR)
         self.moved, self.drift = True, self.drift + (after - earlier).mean(0).to(self.drift)
         return self._judge(answers, self._asked(x, None)[1])
-
-    def _pull(self, part: float) -> None:
-        for key, tensor in self.tuned.items():
-            tensor.lerp_(self.tuned.start[key], part)
-
-    @torch.no_grad()
-    def _fade(self, n: int) -> None:
-        """Towards the source, and there in the end: a crowd may pass, and weights are soon lost."""
-        keep = math.pow(0.5, n / FADE)
-        self.kept *= keep
-        if self.kept < GONE:
-            self.leave(slower=False)
-        else:
-            self._pull(1 - keep)
-            self.drift = keep * self.drift
 
     @torch.no_grad()
     def _watch(self, x: Tensor) -> str:
