@@ -47,7 +47,7 @@ class Refinement(StatefulPart):
 
     def __init__(self, model: VLM, text: Tensor, *, lr: float, share: float, gate: float) -> None:
         self.model, self.text = model, text
-        self.lr, self.share, classes = lr, share, len(text)
+        self.lr, classes = lr, len(text)
         self.pace, self.places = Pace(), Places(share)
         self.tuned = Tuned(norm_parameters(model.visual), self._optimiser)
         start = self.tuned.start
@@ -191,7 +191,7 @@ class Refinement(StatefulPart):
     @torch.no_grad()
     def _watch(self, x: Tensor) -> str:
         """Go on judging tensors that rest, on as many images as steps would be judged on."""
-        self.unjudged += self.moved * self.share * len(x) * PROBE / GROUP
+        self.unjudged += self.moved * self.places.share * len(x) * PROBE / GROUP
         if not self.moved or not (take := min(int(self.unjudged), len(x))):
             return ""
         self.unjudged -= take
