@@ -14,6 +14,7 @@ from bayestta.maths import stats
 from bayestta.methods.bayestta.fusion import FORETOLD, Fusion
 from bayestta.methods.bayestta.method import FORGOTTEN, LARGEST, BayesTTA
 from bayestta.methods.bayestta.pace import SLOWER
+from bayestta.methods.bayestta.signature import SETTLED
 from fake_vlm import Fake, names, world
 from literal_bayestta import Paper, Released
 
@@ -510,6 +511,7 @@ def test_every_part_of_the_default_goes_on_from_a_file(tmp_path, tiny_rn, at):
         adapter.trust.update = lambda sketch, keep: None
         adapter.trust.used = torch.ones(3, dtype=torch.float64)
         adapter.trust.name = lambda answer: None
+        adapter.tower.looks.still = float(SETTLED[1])
         return adapter
 
     adapter, other = (evened(BayesTTA(tiny_rn, names, **settings)) for _ in range(2))
@@ -517,9 +519,9 @@ def test_every_part_of_the_default_goes_on_from_a_file(tmp_path, tiny_rn, at):
         adapter.adapt(x)
     assert (0 < adapter.tower.left < 32) == (at == 2)
     if at == 2:
-        assert 0 < adapter.refinement.count < 32
-        assert any(bool(g.any()) for g in adapter.refinement.gradient.values())
-    assert adapter.refinement.moved == (at >= 6)
+        assert 0 < adapter.weights.gathered.count < 32
+        assert any(bool(g.any()) for g in adapter.weights.gathered.total.values())
+    assert adapter.weights.moved == (at >= 6)
     adapter.save(tmp_path / "state")
     other.load(tmp_path / "state")
     assert same_state(adapter, other)
@@ -640,22 +642,25 @@ def test_refinements_merge():
     learns = {"refine": True, "gate": 0.0, "share": 1.0, "lr": 2e-3}
     adapter, rest = grown(**learns)
     other, _ = grown(**learns)
-    mine, theirs = adapter.refinement, other.refinement
+    mine, theirs = adapter.weights, other.weights
     theirs.slow_down(2)
     for x in rest:
         other.adapt(x)
-    if not mine.count:
+    while mine.trial.left or not mine.gathered.count:
         adapter.adapt(rest[0])
-    count, steps = mine.count + theirs.count, mine.steps + theirs.steps
+    assert theirs.trial.left or theirs.gathered.count
+    both = mine.gathered.count + theirs.gathered.count
+    steps = adapter.refinement.steps + other.refinement.steps
     key = next(iter(mine.tuned))
-    gradient = mine.gradient[key] + theirs.gradient[key]
+    gradient = mine.gathered.total[key] + theirs.gathered.total[key]
     share = other.samples / (adapter.samples + other.samples)
     tensor = torch.lerp(mine.tuned[key].detach(), theirs.tuned[key].detach(), share)
     adapter.merge(other)
-    assert (mine.count, mine.steps, mine.pace.returns) == (count, steps, 2)
-    torch.testing.assert_close(mine.gradient[key], gradient)
+    assert (mine.gathered.count, adapter.refinement.steps, mine.pace.returns) == (both, steps, 2)
+    torch.testing.assert_close(mine.gathered.total[key], gradient)
+    assert mine.trial.left == 0  # of tensors that are no more
     torch.testing.assert_close(mine.tuned[key].detach(), tensor)
-    assert mine._rate == pytest.approx(2e-3 * SLOWER**2)
+    assert mine.rate == pytest.approx(2e-3 * SLOWER**2)
     copy = make(adapter.model, **learns)
     copy.load_state(adapter.state())
     assert torch.equal(copy.adapt(rest[0]), adapter.adapt(rest[0]))

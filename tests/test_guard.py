@@ -237,13 +237,13 @@ def test_the_first_return_is_to_the_start():
 def test_a_return_slows_refinement_that_had_moved():
     model, stream = world(5, batch=64, batches=2, signal=0.7)
     adapter = make(model, refine=True)
-    adapter.refinement.moved = True
+    adapter.weights.moved = True
     adapter.temperature.log_t = -3.0
     adapter.guard.step = lambda answer, sketch: {"collapse": "a test"}
     adapter.adapt(stream[0][0])
-    assert (adapter.caution, adapter.refinement.pace.returns) == (1, 1)
-    assert not adapter.refinement.moved
-    rate = adapter.refinement.tuned.optimiser.param_groups[0]["lr"]
+    assert (adapter.caution, adapter.weights.pace.returns) == (1, 1)
+    assert not adapter.weights.moved
+    rate = adapter.weights.tuned.optimiser.param_groups[0]["lr"]
     assert rate == pytest.approx(SLOWER * adapter.settings.lr)
 
 

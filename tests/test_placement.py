@@ -16,8 +16,8 @@ from test_contract import SMALL
 HOST = (
     *("random/generator", "@step"),  # torch keeps these on the CPU itself
     *("/entropies", "/counts", "guard/sums", "temperature/sums"),
-    *("looks/recent", "looks/anchor", "answers/rows", "answers/tried"),
-    *("probe/second", "judged/first", "judged/second"),
+    *("looks/recent", "looks/anchor", "looks/last", "answers/rows", "answers/tried"),
+    *("judged/first", "judged/second", "trial/answers/first", "trial/answers/second"),
     *("memory/label", "memory/uncertainty", "memory/born"),
 )
 PROMPTS = {"adaprompt", "coop", "dynaprompt", "histpt", "tpt"}  # which read the values of tokens

@@ -7,15 +7,18 @@ import math
 import pytest
 import torch
 
-from bayestta.methods.bayestta import refinement as module
-from bayestta.methods.bayestta.judged import ENOUGH, KEEP, Judged
+from bayestta.methods.bayestta import weights as module
+from bayestta.methods.bayestta.judged import ENOUGH, KEEP, LESS, MOVED, SUDDENLY, Judged
 from bayestta.methods.bayestta.method import BayesTTA
 from bayestta.methods.bayestta.outlook import BLOCK, MEMORY, SURE, Outlook
 from bayestta.methods.bayestta.pace import FADE, GONE, LEAVES, PARDON, RETURNS, SLOWER, Pace
 from bayestta.methods.bayestta.places import RUN
-from bayestta.methods.bayestta.refinement import FULL, GROUP, MOST, PULL, Refinement
+from bayestta.methods.bayestta.refinement import FULL, GROUP, MOST, Refinement
+from bayestta.methods.bayestta.signature import ABRUPT, SETTLED
+from bayestta.methods.bayestta.step_trial import ASKED, StepTrial
 from bayestta.methods.bayestta.targets import SHARP
 from bayestta.methods.bayestta.trials import Pairs
+from bayestta.methods.bayestta.weights import PULL
 from bayestta.models.base import place
 from conftest import tiny_vlm
 from fake_vlm import PIXELS, world
@@ -23,9 +26,9 @@ from fake_vlm import PIXELS, world
 K = 4
 
 
-def made(*, lr=1e-3, share=1.0, gate=0.0, kind="LayerNorm"):
+def made(*, lr=1e-3, share=1.0, gate=0.0, kind="LayerNorm", count=40):
     """A refinement, the function that asks its tower, and a stream of (x, answer, sketch)."""
-    model, stream = world(K, kind, batch=16, batches=40, signal=0.7, scale=10.0)
+    model, stream = world(K, kind, batch=16, batches=count, signal=0.7, scale=10.0)
     refinement = Refinement(model, model.table, lr=lr, share=share, gate=gate)
 
     def encode(x, tensors):
@@ -33,24 +36,39 @@ def made(*, lr=1e-3, share=1.0, gate=0.0, kind="LayerNorm"):
 
     def batches():
         for x, y in stream:
-            sketch = encode(x, refinement.tensors)
+            sketch = encode(x, refinement.weights.tensors)
             answer = sketch + 3.0 * torch.nn.functional.one_hot(y, K)
             yield x, answer, sketch
 
     return refinement, encode, batches()
 
 
+def learn(refinement, x, answer, sketch, trace=None, *, even=True, crowded=False):
+    """Learn from images with the features that answered them."""
+    z = refinement.model.encode_image(x, refinement.weights.tensors)
+    return refinement.learn(x, z, answer, sketch, trace, even=even, crowded=crowded)
+
+
+def step(refinement, batches):
+    """A step and its trial, of images in batches of 16; what was said of it."""
+    seen = [next(batches) for _ in range(3)]
+    reasons = [learn(refinement, *batch) for batch in seen]
+    assert reasons[:2] == ["", ""]
+    assert not refinement.weights.trial.left
+    return reasons[2]
+
+
 def tensors(refinement):
-    return refinement.tuned.snapshot()
+    return refinement.weights.tuned.snapshot()
 
 
 def at_start(refinement):
-    start = refinement.tuned.start
-    return all(torch.equal(value, start[key]) for key, value in refinement.tuned.items())
+    start = refinement.weights.tuned.start
+    return all(torch.equal(value, start[key]) for key, value in refinement.weights.tuned.items())
 
 
 def rate(refinement):
-    return refinement.tuned.optimiser.param_groups[0]["lr"]
+    return refinement.weights.tuned.optimiser.param_groups[0]["lr"]
 
 
 # --- the step ---
@@ -60,7 +78,7 @@ def test_a_step_is_adam_on_sharp_targets_and_a_little_back():
     refinement, encode, batches = made()
     seen = [next(batches), next(batches)]
     assert sum(len(x) for x, _, _ in seen) == GROUP
-    own = {key: v.clone().requires_grad_() for key, v in refinement.tuned.start.items()}
+    own = {key: v.clone().requires_grad_() for key, v in refinement.weights.tuned.start.items()}
     doubt = sum((a.argmax(1) != s.argmax(1)).sum().item() for _, a, s in seen) / GROUP
     adam = torch.optim.Adam(own.values(), lr=1e-3 * min(MOST, (doubt / FULL) ** 2))
     loss, use = torch.zeros(()), []
@@ -72,21 +90,23 @@ def test_a_step_is_adam_on_sharp_targets_and_a_little_back():
         loss = loss + (logits.softmax(1) * used.log()).sum() / GROUP
     loss.backward()
     adam.step()
-    first = refinement.learn(*seen[0], None, even=True)
-    assert (first, refinement.steps, refinement.count) == ("", 0, 16)
-    assert refinement.tensors is None
-    refinement.learn(*seen[1], None, even=True)
-    assert (refinement.steps, refinement.count, refinement.moved) == (1, 0, True)
-    for key, value in refinement.tensors.items():
-        start = refinement.tuned.start[key]
+    first = learn(refinement, *seen[0])
+    assert (first, refinement.steps, refinement.weights.gathered.count) == ("", 0, 16)
+    learn(refinement, *seen[1])
+    assert (refinement.steps, refinement.weights.gathered.count) == (1, 0)
+    assert refinement.weights.tensors is None  # the step is on trial
+    learn(refinement, *next(batches))
+    assert refinement.weights.moved
+    for key, value in refinement.weights.tensors.items():
+        start = refinement.weights.tuned.start[key]
         expected = own[key].detach() + PULL * (start - own[key].detach())
         torch.testing.assert_close(value, expected, rtol=1e-9, atol=1e-12)
         assert not value.requires_grad
-    assert not any(bool(g.any()) for g in refinement.gradient.values())
+    assert not any(bool(g.any()) for g in refinement.weights.gathered.total.values())
 
 
 def test_a_large_share_makes_one_step_of_all_its_images():
-    refinement, encode, batches = made()
+    refinement, _, batches = made()
     x, answer, sketch = (
         torch.cat(part) for part in zip(*(next(batches) for _ in range(5)), strict=True)
     )
@@ -94,48 +114,99 @@ def test_a_large_share_makes_one_step_of_all_its_images():
     z, (some, _) = traced = refinement.features(x)
     assert len(some) == len(x)
     torch.testing.assert_close(z, refinement.model.encode_image(x))
-    before = tensors(refinement)
-    assert refinement.learn(x, answer, sketch, traced[1], even=True) == ""
-    assert (refinement.steps, refinement.count) == (1, 0)
-    last = x[some][-module.PROBE :]
-    judged = [encode(last, t).softmax(1) for t in (refinement.tensors, before)]
-    kept = refinement.judged.first, refinement.judged.second
-    for mine, theirs in zip(kept, judged, strict=True):
-        torch.testing.assert_close(mine[-module.PROBE :], theirs.float())
+    assert refinement.learn(x, z, answer, sketch, traced[1], even=True) == ""
+    assert (refinement.steps, refinement.weights.gathered.count) == (1, 0)
+
+
+# --- a step is on trial ---
+
+
+@pytest.mark.parametrize("size", [1, 4, 16])
+def test_a_step_answers_once_enough_images_were_asked(size):
+    """And what they are asked does not depend on the batches that they come in."""
+    refinement, encode, batches = made()
+    for _ in range(2):
+        learn(refinement, *next(batches))
+    weights, images = refinement.weights, next(batches)
+    new, before = dict(weights.trial.tensors), tensors(refinement)
+    for part in zip(*(tensor.split(size) for tensor in images), strict=True):
+        if not weights.trial.left:
+            break
+        assert weights.tensors is None
+        assert refinement.room(128) == weights.trial.left
+        learn(refinement, *part)
+    assert weights.moved
+    for key, value in weights.tensors.items():
+        torch.testing.assert_close(value, new[key])
+    asked = images[0][:ASKED]
+    mine, source = (encode(asked, t).softmax(1).float() for t in (new, before))
+    torch.testing.assert_close(weights.judged.first, mine)
+    torch.testing.assert_close(weights.judged.second, source)
+    z = [refinement.model.encode_image(asked, t) for t in (new, before)]
+    torch.testing.assert_close(weights.drift, (z[0] - z[1]).mean(0), rtol=1e-4, atol=1e-6)
+
+
+def test_the_leap_of_a_step_is_a_mean_over_the_images_asked():
+    draw = torch.Generator().manual_seed(0)
+    new, old, source = (torch.randn(ASKED, K, generator=draw).softmax(1) for _ in range(3))
+    shift = torch.randn(ASKED, 5, generator=draw)
+    trial = StepTrial({"w": torch.zeros(2)}, torch.zeros(K, 5))
+    trial.begin({"w": torch.ones(2)})
+    for part in zip(*(tensor.split(4) for tensor in (shift, new, old, source)), strict=True):
+        trial.add(*part)
+    assert trial.left == 0
+    assert trial.leap == pytest.approx(float((new - old).abs().sum(1).mean() / 2))
+    torch.testing.assert_close(trial.shift, shift.mean(0))
+    assert torch.equal(trial.answers.first, new)
+    assert torch.equal(trial.answers.second, source)
+
+
+def test_nothing_is_learnt_while_a_step_is_on_trial_and_leaving_ends_it():
+    refinement, _, batches = made()
+    for _ in range(2):
+        learn(refinement, *next(batches))
+    passed = refinement.passed
+    x, answer, sketch = next(batches)
+    learn(refinement, x[:2], answer[:2], sketch[:2])
+    assert (refinement.passed, refinement.weights.trial.left) == (passed, ASKED - 2)
+    refinement.weights.leave()
+    assert refinement.weights.trial.left == 0
+    assert not refinement.weights.moved
+    assert refinement.weights.pace.moves == 0  # no weights were left
+    assert at_start(refinement)
 
 
 def test_it_learns_what_the_answers_say():
     refinement, encode, batches = made()
-    seen = [next(batches) for _ in range(6)]
+    seen = [next(batches) for _ in range(9)]
 
     def loss():
         return -sum(
-            float((answer.softmax(1) * encode(x, refinement.tensors).log_softmax(1)).sum())
+            float((answer.softmax(1) * encode(x, refinement.weights.tensors).log_softmax(1)).sum())
             for x, answer, _ in seen
         )
 
     before = loss()
     for batch in seen:
-        assert refinement.learn(*batch, None, even=True) == ""
+        assert learn(refinement, *batch) == ""
     assert refinement.steps == 3
     assert loss() < before
 
 
-def test_the_drift_is_what_steps_did_to_the_features_and_ends_with_them(monkeypatch):
-    monkeypatch.setattr(module, "PROBE", 1000)  # all images of a step are in the probe
+def test_the_drift_is_what_steps_did_to_the_features_and_ends_with_them():
     refinement, _, batches = made()
-    total = torch.zeros_like(refinement.drift)
+    encode, weights = refinement.model.encode_image, refinement.weights
+    total = torch.zeros_like(weights.drift)
     for _ in range(3):
-        seen = [next(batches), next(batches)]
-        x, before = torch.cat([batch[0] for batch in seen]), tensors(refinement)
-        for batch in seen:
-            refinement.learn(*batch, None, even=True)
-        moved = refinement.model.encode_image(x, refinement.tensors)
-        total += (moved - refinement.model.encode_image(x, before)).mean(0)
+        for _ in range(2):
+            learn(refinement, *next(batches))
+        before, (x, answer, sketch) = tensors(refinement), next(batches)
+        learn(refinement, x, answer, sketch)
+        total += (encode(x[:ASKED], weights.tensors) - encode(x[:ASKED], before)).mean(0)
     assert total.norm() > 0
-    torch.testing.assert_close(refinement.drift, total, rtol=1e-4, atol=1e-6)
-    refinement.leave()
-    assert not refinement.drift.any()
+    torch.testing.assert_close(weights.drift, total, rtol=1e-4, atol=1e-6)
+    weights.leave()
+    assert not weights.drift.any()
 
 
 def test_statistics_see_features_without_the_drift():
@@ -143,9 +214,9 @@ def test_statistics_see_features_without_the_drift():
     adapter = BayesTTA(model, [str(k) for k in range(K)], ["{}"], gate=0.0, doubt=0.0)
     for x, _ in stream[:-1]:
         adapter.adapt(x)
-    x, drift = stream[-1][0], torch.ones_like(adapter.refinement.drift)
+    x, drift = stream[-1][0], torch.ones_like(adapter.refinement.weights.drift)
     before, seen = adapter.predict(x), []
-    adapter.refinement.drift = drift
+    adapter.refinement.weights.drift = drift
     monkeyed = adapter._answer
     adapter._answer = lambda z, sketch: (seen.append(z), monkeyed(z, sketch))[1]
     assert not torch.equal(adapter.predict(x), before)
@@ -168,15 +239,15 @@ def test_evenness_that_tuning_adds_is_that_of_the_images_both_answered():
 def test_nothing_is_learnt_where_answer_and_sketch_agree():
     refinement, _, batches = made(gate=0.04)
     for x, _, sketch in batches:
-        assert refinement.learn(x, 2 * sketch, sketch, None, even=True) == ""
+        assert learn(refinement, x, 2 * sketch, sketch) == ""
     assert (refinement.passed, refinement.steps, refinement.outlook.doubt) == (0, 0, 0)
-    assert refinement.tensors is None
+    assert refinement.weights.tensors is None
 
 
 def test_nothing_is_learnt_from_a_stream_that_is_not_even():
     refinement, _, batches = made()
     for batch in batches:
-        refinement.learn(*batch, None, even=False)
+        learn(refinement, *batch, None, even=False)
     assert (refinement.passed, refinement.steps) == (0, 0)
     assert refinement.outlook.doubt > 0  # but it is watched
 
@@ -186,7 +257,7 @@ def test_doubt_is_a_running_mean():
     differ = []
     for step in range(6):
         x, answer, sketch = next(batches)
-        refinement.learn(x, answer, sketch, None, even=True)
+        learn(refinement, x, answer, sketch)
         differ.append(float((answer.argmax(1) != sketch.argmax(1)).double().mean()))
         assert refinement.outlook.doubt == pytest.approx(sum(differ) / (step + 1), abs=1e-6)
 
@@ -195,21 +266,24 @@ def test_doubt_is_a_running_mean():
 @pytest.mark.parametrize("share", [0.1, 0.25, 1.0])
 def test_the_share_of_images_holds_for_any_batch(size, share):
     refinement, _, batches = made(share=share, lr=0.0)
-    passes, n = 0, 0
+    passes, missed, n = 0, 0, 0
 
     def counting(x, tensors):
         nonlocal passes
-        passes += len(x) if tensors is refinement.tuned and torch.is_grad_enabled() else 0
+        passes += len(x) if tensors is refinement.weights.tuned and torch.is_grad_enabled() else 0
         return plain(x, tensors)
 
     plain, refinement.model.encode_image = refinement.model.encode_image, counting
     for _ in range(5):
         x, answer, sketch = next(batches)
         for part in zip(x.split(size), answer.split(size), sketch.split(size), strict=True):
-            refinement.learn(*part, None, even=True)
+            if refinement.weights.trial.left:  # which comes between the runs of the default share
+                missed += int(refinement.places.chosen(len(part[0])).sum())
+            learn(refinement, *part)
             n += len(part[0])
     assert refinement.passed == passes
-    assert share * n - RUN <= passes <= share * n + RUN
+    assert share * n - RUN <= passes + missed <= share * n + RUN
+    assert share == 1 or missed == 0
 
 
 @pytest.mark.parametrize("share", [0.1, 0.25, 1.0])
@@ -226,10 +300,10 @@ def test_the_same_images_get_a_gradient_in_batches_of_any_size(share):
             got = part[refinement.places.chosen(len(part))]
             chosen += got.tolist()
             refinement.places.seen += len(part)
-            refinement.count += len(got)
-            if refinement.count >= GROUP:
-                assert refinement.count == GROUP
-                refinement.count = 0
+            refinement.weights.gathered.count += len(got)
+            if refinement.weights.gathered.count >= GROUP:
+                assert refinement.weights.gathered.count == GROUP
+                refinement.weights.gathered.count = 0
                 moved.append(refinement.places.seen)
         return chosen, moved
 
@@ -245,18 +319,18 @@ def test_a_forward_that_leaves_a_trace_gives_the_gradient_of_a_second_one(size, 
     for _ in range(6):
         x = torch.randn(size, PIXELS, generator=draw, dtype=torch.float64)
         y = torch.randint(K, (size,), generator=draw)
-        features = plain.model.encode_image(x, plain.tensors)
+        features = plain.model.encode_image(x, plain.weights.tensors)
         own, trace = traced.features(x)
         torch.testing.assert_close(own, features, rtol=1e-9, atol=1e-12)
         assert not own.requires_grad
         sketch = plain.model.logits(features, plain.text)
         answer = sketch + 3.0 * torch.nn.functional.one_hot(y, K)
-        plain.learn(x, answer, sketch, None, even=True)
-        traced.learn(x, answer, sketch, trace, even=True)
+        learn(plain, x, answer, sketch)
+        learn(traced, x, answer, sketch, trace)
     assert (plain.steps, plain.passed) == (traced.steps, traced.passed)
     assert plain.passed > 0
-    for key, value in plain.tuned.items():
-        torch.testing.assert_close(traced.tuned[key], value, rtol=1e-6, atol=1e-9)
+    for key, value in plain.weights.tuned.items():
+        torch.testing.assert_close(traced.weights.tuned[key], value, rtol=1e-6, atol=1e-9)
 
 
 def test_no_trace_is_left_where_no_gradient_is_due():
@@ -295,44 +369,44 @@ def test_a_jump_of_the_confidence_is_seen_at_once_and_a_drift_is_none(size):
 def test_weights_are_left_at_a_jump_and_the_rate_stays():
     refinement, _, batches = made()
     for _ in range(4):
-        refinement.learn(*next(batches), None, even=True)
-    assert refinement.moved
+        learn(refinement, *next(batches))
+    assert refinement.weights.moved
     x, answer, sketch = next(batches)
-    reasons = [refinement.learn(x, answer, 0.1 * sketch, None, even=True) for _ in range(2)]
+    reasons = [learn(refinement, x, answer, 0.1 * sketch) for _ in range(2)]
     assert "the confidence of the sketch has jumped" in reasons
-    assert (refinement.pace.returns, refinement.pace.moves) == (0, 0)
+    assert (refinement.weights.pace.returns, refinement.weights.pace.moves) == (0, 0)
     assert at_start(refinement)
 
 
 def test_weights_fade_where_answers_crowd_into_one_class_and_stay_where_the_crowd_passes():
     refinement, _, batches = made()
-    reasons = [refinement.learn(*next(batches), None, even=False, crowded=True)]
+    reasons = [learn(refinement, *next(batches), None, even=False, crowded=True)]
     for _ in range(4):
-        reasons.append(refinement.learn(*next(batches), None, even=True))
-    assert refinement.moved
+        reasons.append(learn(refinement, *next(batches)))
+    assert refinement.weights.moved
     assert not any(reasons)  # nothing to leave before
 
     def crowd():
         x = next(batches)  # 16 images
-        reason = refinement.learn(*x, None, even=False, crowded=True)
+        reason = learn(refinement, *x, None, even=False, crowded=True)
         assert reason == "answers name one class too often for labels that are even"
 
-    start, before, drift = refinement.tuned.start, tensors(refinement), refinement.drift
+    start, before, drift = refinement.weights.tuned.start, tensors(refinement), refinement.weights.drift
     keep = 0.5 ** (16 / FADE)
     crowd()
-    for key, value in refinement.tensors.items():
+    for key, value in refinement.weights.tensors.items():
         torch.testing.assert_close(value, start[key] + keep * (before[key] - start[key]))
-    torch.testing.assert_close(refinement.drift, keep * drift)
-    refinement.learn(*next(batches), None, even=False)  # the crowd has passed
-    assert refinement.pace.kept == 1
+    torch.testing.assert_close(refinement.weights.drift, keep * drift)
+    learn(refinement, *next(batches), None, even=False)  # the crowd has passed
+    assert refinement.weights.pace.kept == 1
     batches_to_go = math.ceil(math.log(GONE) / math.log(keep))
     for _ in range(batches_to_go - 1):
         crowd()
-    assert refinement.moved
+    assert refinement.weights.moved
     crowd()
-    assert not refinement.moved
+    assert not refinement.weights.moved
     assert at_start(refinement)
-    assert (refinement.pace.returns, refinement.pace.moves) == (0, 0)
+    assert (refinement.weights.pace.returns, refinement.weights.pace.moves) == (0, 0)
 
 
 def test_what_the_tensors_add_to_the_confidence():
@@ -355,39 +429,37 @@ def test_a_far_leap_is_undone_and_the_rate_falls(monkeypatch):
     refinement, _, batches = made(lr=50.0)
     next_reason = ""
     while not next_reason:
-        next_reason = refinement.learn(*next(batches), None, even=True)
+        next_reason = learn(refinement, *next(batches))
     assert next_reason.startswith("one step moved the answers by")
     assert at_start(refinement)
-    assert refinement.tensors is None
-    assert (refinement.pace.returns, refinement.count) == (1, 0)
+    assert refinement.weights.tensors is None
+    assert (refinement.weights.pace.returns, refinement.weights.gathered.count) == (1, 0)
     assert rate(refinement) == pytest.approx(50.0 * SLOWER)
-    assert not refinement.tuned.optimiser.state
+    assert not refinement.weights.tuned.optimiser.state
 
 
 def test_a_leap_that_is_not_far_costs_a_part_of_a_return(monkeypatch):
     monkeypatch.setattr(module, "LEAP", 1e-9)
     refinement, _, batches = made()
-    reasons = [refinement.learn(*next(batches), None, even=True) for _ in range(2)]
-    assert reasons[-1].startswith("one step moved the answers by")
+    assert step(refinement, batches).startswith("one step moved the answers by")
     assert at_start(refinement)
-    assert (refinement.pace.returns, refinement.pace.moves, refinement.count) == (0, 1, 0)
+    assert (refinement.weights.pace.returns, refinement.weights.pace.moves, refinement.weights.gathered.count) == (0, 1, 0)
     assert rate(refinement) == pytest.approx(1e-3 * SLOWER**0.25)
 
 
 def test_answers_that_are_no_numbers_are_a_leap():
     refinement, _, batches = made()
-
-    refinement._answers = lambda features: torch.full((len(features), K), torch.nan)
-    reasons = [refinement.learn(*next(batches), None, even=True) for _ in range(2)]
-    assert reasons[-1] == "one step moved the answers by nan"
+    nothing = torch.full((ASKED, K), torch.nan)
+    refinement.weights._asked = lambda x, tensors: (refinement.model.encode_image(x), nothing)
+    assert step(refinement, batches) == "one step moved the answers by nan"
     assert at_start(refinement)
-    assert refinement.pace.returns == 1
+    assert refinement.weights.pace.returns == 1
 
 
 @pytest.mark.parametrize("word", ["sure", "even"])
 def test_the_witnesses_call_all_of_it_back(word, monkeypatch):
     monkeypatch.setattr(module, "LEAP", 2.0)  # as if training had led there little by little
-    refinement, encode, batches = made()
+    refinement, encode, batches = made(count=60)
     tilt = torch.tensor([30.0, 0, 0, 0]).double()
 
     def worse(x, tensors):
@@ -396,48 +468,46 @@ def test_the_witnesses_call_all_of_it_back(word, monkeypatch):
             logits = 0.05 * logits if word == "sure" else logits + tilt
         return refinement.model.encode_image(x, tensors), logits.softmax(1)
 
-    refinement._asked = worse
-    reasons = [refinement.learn(*batch, None, even=True) for batch in batches]
-    first = next(reason for reason in reasons if reason)
-    assert first == f"answers became less {word} than the source's"
+    refinement.weights._asked = worse
+    reasons = [learn(refinement, *batch) for batch in batches]
+    assert set(reasons) == {"", f"answers became less {word} than the source's"}
     assert at_start(refinement)
-    assert not refinement.moved
-    assert refinement.pace.returns == RETURNS  # it never got better
+    assert not refinement.weights.moved
+    assert refinement.weights.pace.returns == RETURNS  # it never got better
     assert rate(refinement) == pytest.approx(1e-3 * SLOWER**RETURNS)
 
 
 def test_tensors_that_rest_are_judged_too():
     """A tower that broke may close the gate itself: no further step would ever judge it."""
     refinement, encode, batches = made()
-    for _ in range(2):
-        refinement.learn(*next(batches), None, even=True)
-    assert refinement.moved
+    assert step(refinement, batches) == ""
+    assert refinement.weights.moved
     tilt = torch.tensor([30.0, 0, 0, 0]).double()
 
     def worse(x, tensors):
         answers = (encode(x, tensors) + (0 if tensors is None else tilt)).softmax(1)
         return refinement.model.encode_image(x, tensors), answers
 
-    refinement._asked = worse
-    reasons = [refinement.learn(*batch, None, even=False) for batch in batches]
+    refinement.weights._asked = worse
+    reasons = [learn(refinement, *batch, None, even=False) for batch in batches]
     assert refinement.steps == 1
     assert [reason for reason in reasons if reason] == [
         "answers became less even than the source's"
     ]
     assert at_start(refinement)
-    assert not refinement.moved
+    assert not refinement.weights.moved
 
 
 def test_three_returns_end_it(monkeypatch):
     monkeypatch.setattr(module, "FAR", module.LEAP)
     refinement, _, batches = made(lr=1e6)
-    reasons = [refinement.learn(*batch, None, even=True) for batch in batches]
-    assert sum(bool(reason) for reason in reasons) == refinement.pace.returns == RETURNS
+    reasons = [learn(refinement, *batch) for batch in batches]
+    assert sum(bool(reason) for reason in reasons) == refinement.weights.pace.returns == RETURNS
     assert at_start(refinement)
     passed = refinement.passed
     assert passed < 40 * 16
     refinement.reset()
-    assert (refinement.pace.returns, rate(refinement)) == (0, pytest.approx(1e6))
+    assert (refinement.weights.pace.returns, rate(refinement)) == (0, pytest.approx(1e6))
 
 
 def test_what_judges_is_bounded_and_checked():
@@ -451,8 +521,84 @@ def test_what_judges_is_bounded_and_checked():
         other.load({"first": torch.zeros(6, 2), "second": torch.zeros(6, K)})
     refinement, _, batches = made(lr=1e-4)
     for batch in batches:
-        refinement.learn(*batch, None, even=True)
-    assert len(refinement.judged.second) <= KEEP
+        learn(refinement, *batch)
+    assert len(refinement.weights.judged.second) <= KEEP
+
+
+# --- a sign is a suspicion, and fresh images decide ---
+
+
+def sure_of(confidence, n, seed=0):
+    """Probabilities (n,K) whose best classes are used evenly, with about this confidence."""
+    rng = torch.Generator().manual_seed(seed)
+    top = (confidence + 0.01 * torch.randn(n, generator=rng)).clamp(0.3, 0.99)
+    p = ((1 - top) / (K - 1))[:, None].repeat(1, K)
+    p[torch.arange(n), torch.arange(n) % K] = top
+    return p
+
+
+@pytest.mark.parametrize("fresh", [0.4, 0.8])
+@pytest.mark.parametrize("sign", [MOVED, SUDDENLY, LESS])
+def test_a_sign_is_believed_if_fresh_images_confirm_it(sign, fresh):
+    judged = Judged(K)
+    judged.add(sure_of(0.4, ENOUGH), sure_of(0.6, ENOUGH, 1))
+    judged.suspect(sign)
+    for n in (ENOUGH - 1, 1):
+        assert judged.wanted == (ENOUGH if n > 1 else 1)
+        assert judged.decide(again=False) == (0, "")
+        judged.add(sure_of(fresh, n, 2), sure_of(0.6, n, 3))
+    assert judged.decide(again=False) == ((sign, "sure") if fresh < 0.6 else (0, ""))
+    assert (judged.sign, len(judged.second)) == (0, ENOUGH)  # what came before is forgotten
+
+
+def test_a_suspicion_is_not_put_off_by_another_one():
+    judged = Judged(K)
+    judged.suspect(MOVED)
+    judged.add(sure_of(0.6, 5), sure_of(0.6, 5))
+    judged.suspect(LESS)
+    assert (judged.sign, judged.wanted) == (MOVED, ENOUGH - 5)
+    judged.suspect(0)
+    assert judged.sign == MOVED
+
+
+def test_less_even_answers_speak_against_weights_and_for_no_move():
+    one_class = torch.eye(K)[torch.zeros(ENOUGH, dtype=torch.long)]
+    even = torch.eye(K)[torch.arange(ENOUGH) % K]
+    for sign, expected in ((LESS, (LESS, "even")), (MOVED, (0, "")), (SUDDENLY, (0, ""))):
+        judged = Judged(K)
+        judged.suspect(sign)
+        judged.add(0.9 * one_class + 0.1 / K, 0.9 * even + 0.1 / K)
+        assert judged.decide(again=False) == expected
+
+
+def test_a_small_move_is_a_suspicion_and_an_abrupt_one_none():
+    refinement, _, batches = made()
+    refinement.weights.follow(ABRUPT[0] + 0.1)
+    assert refinement.weights.judged.sign == 0  # there are no weights to suspect
+    step(refinement, batches)
+    refinement.weights.follow(0.0)
+    assert refinement.weights.judged.sign == 0
+    refinement.weights.follow(ABRUPT[0] + 0.1)
+    assert refinement.weights.judged.sign == MOVED
+    steps = refinement.steps
+    for _ in range(-(-ENOUGH // 16)):  # weights rest, and every image is asked
+        assert refinement.weights.moved
+        assert refinement.rests
+        learn(refinement, *next(batches))
+    assert (refinement.steps, refinement.weights.judged.sign) == (steps, 0)
+    assert refinement.weights.moved  # they serve
+    refinement.weights.follow(ABRUPT[1])
+    assert not refinement.weights.moved
+    assert refinement.weights.pace.moves == 1
+
+
+def test_a_large_batch_is_looked_at_in_blocks():
+    """Or a jump in the midst of it would be lost in its mean."""
+    calm, other = torch.full((BLOCK, K), 1 / K), sure_of(0.9, BLOCK)
+    logits = torch.cat([calm, calm, other, calm]).log() + 0.01 * torch.randn(4 * BLOCK, K)
+    outlook = Outlook(0.0, K, torch.device("cpu"))
+    assert outlook.update(logits, logits)
+    assert not Outlook(0.0, K, torch.device("cpu")).update(logits[: 2 * BLOCK], logits[: 2 * BLOCK])
 
 
 # --- in the adapter ---
@@ -465,14 +611,15 @@ def test_a_model_in_bfloat16_is_never_written_to():
     adapter.trust.update = lambda sketch, keep: None
     adapter.trust.used = torch.ones(3, dtype=torch.float64)  # as if the stream were even
     adapter.trust.name = lambda answer: None
+    adapter.tower.looks.still = float(SETTLED[1])
     before = model.fingerprint
     rng = torch.Generator().manual_seed(0)
     for _ in range(3):
         adapter.adapt(torch.randn(16, 3, 32, 32, generator=rng))
     assert adapter.refinement.steps == 1
-    assert adapter.refinement.moved
-    assert not at_start(adapter.refinement)
-    assert {v.dtype for v in adapter.refinement.tuned.values()} == {torch.float32}
+    assert adapter.refinement.weights.moved
+    assert not at_start(adapter)
+    assert {v.dtype for v in adapter.refinement.weights.tuned.values()} == {torch.float32}
     assert model.fingerprint == before
     assert not any(p.requires_grad or p.grad is not None for p in model.visual.parameters())
     assert not model.visual.training
@@ -492,7 +639,7 @@ def test_it_works_inside_no_grad():
 def test_an_unsure_sketch_is_not_taught_to_be_sure():
     refinement, _, batches = made(gate=0.01)
     for x, answer, sketch in batches:
-        refinement.learn(x, answer, 0.01 * sketch, None, even=True)
+        learn(refinement, x, answer, 0.01 * sketch)
     assert refinement.outlook.sure < SURE
     assert (refinement.steps, refinement.passed) == (0, 0)
 
@@ -504,13 +651,13 @@ def test_a_stream_that_moves_sends_the_tower_back_to_the_source():
     for _ in range(2):
         adapter.adapt(dark)  # the trial of the start ends
     adapter.adapt(dark)
-    adapter.refinement.moved, adapter.tower.left, adapter.tower.tokens = True, 0, 128.0
+    adapter.refinement.weights.moved, adapter.tower.left, adapter.tower.tokens = True, 0, 128.0
     trials = adapter.tower.trials
     adapter.adapt(0.05 * dark + 2.0)
     assert adapter.tower.trials == trials + 1
-    assert (adapter.refinement.pace.returns, adapter.refinement.pace.moves) == (0, 1)
-    assert not adapter.refinement.moved
-    assert at_start(adapter.refinement)
+    assert (adapter.refinement.weights.pace.returns, adapter.refinement.weights.pace.moves) == (0, 1)
+    assert not adapter.refinement.weights.moved
+    assert at_start(adapter)
 
 
 @pytest.mark.parametrize(("left", "tokens", "trials"), [(16, 128.0, 1), (0, 0.0, 0), (16, 0.0, 0)])
@@ -520,24 +667,24 @@ def test_a_move_counts_in_the_midst_of_a_trial_and_without_means_for_one(left, t
     for _ in range(3):
         adapter.adapt(dark)
     before = adapter.tower.trials
-    adapter.refinement.moved, adapter.tower.left, adapter.tower.tokens = True, left, tokens
+    adapter.refinement.weights.moved, adapter.tower.left, adapter.tower.tokens = True, left, tokens
     adapter.adapt(0.05 * dark + 2.0)
     assert adapter.tower.trials == before + trials
-    assert not adapter.refinement.moved
+    assert not adapter.refinement.weights.moved
     if not trials:
         assert (adapter.tower.active, adapter.tower.left) == (0, 0)
 
 
 def test_a_move_is_forgotten_after_a_while():
     refinement, _, batches = made()
-    refinement.pace.moves = 2
+    refinement.weights.pace.moves = 2
     x, answer, sketch = next(iter(batches))
     for left in (2, 1, 0, 0):
-        refinement.pace.stayed = PARDON - len(x) - 1
-        refinement.learn(x, answer, sketch, None, even=False)
-        assert (refinement.pace.moves, refinement.pace.stayed) == (left, PARDON - 1)
-        refinement.learn(x, answer, sketch, None, even=False)
-        assert (refinement.pace.moves, refinement.pace.stayed) == (max(0, left - 1), 0)
+        refinement.weights.pace.stayed = PARDON - len(x) - 1
+        learn(refinement, x, answer, sketch, even=False)
+        assert (refinement.weights.pace.moves, refinement.weights.pace.stayed) == (left, PARDON - 1)
+        learn(refinement, x, answer, sketch, even=False)
+        assert (refinement.weights.pace.moves, refinement.weights.pace.stayed) == (max(0, left - 1), 0)
 
 
 def test_a_return_is_forgotten_bit_by_bit_and_three_of_them_are_not_for_good():
@@ -563,13 +710,13 @@ def test_answers_that_are_suddenly_less_sure_are_a_move_of_the_stream(monkeypatc
         logits = encode(x, tensors) * (0.05 if turned and tensors is not None else 1.0)
         return refinement.model.encode_image(x, tensors), logits.softmax(1)
 
-    refinement._asked = jumps
-    while len(refinement.judged.second) < 2 * ENOUGH:
-        assert refinement.learn(*next(batches), None, even=True) == ""
+    refinement.weights._asked = jumps
+    while len(refinement.weights.judged.second) < 2 * ENOUGH:
+        assert learn(refinement, *next(batches)) == ""
     turned, reason = True, ""
     while not reason:
-        reason = refinement.learn(*next(batches), None, even=True)
+        reason = learn(refinement, *next(batches))
     assert reason == "answers are suddenly less sure than the source's"
-    assert (refinement.pace.returns, refinement.pace.moves) == (0, 1)
+    assert (refinement.weights.pace.returns, refinement.weights.pace.moves) == (0, 1)
     assert at_start(refinement)
-    assert not refinement.moved
+    assert not refinement.weights.moved

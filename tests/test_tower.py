@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 from bayestta.methods.bayestta import signature as signature_module
-from bayestta.methods.bayestta.signature import FIRM, Looks, signature
+from bayestta.methods.bayestta.signature import ABRUPT, FIRM, SETTLED, Looks, signature
 from bayestta.methods.bayestta.stream_norms import EARLY, HALF, NONE, StreamNorms
-from bayestta.methods.bayestta.tower import RATE, SAVINGS, TRIAL, WIDE, StreamTower
+from bayestta.methods.bayestta.tower import AGAIN, RATE, SAVINGS, TRIAL, WIDE, StreamTower
 from bayestta.methods.bayestta.trials import (
     AGAINST,
     EVEN,
@@ -225,7 +225,7 @@ def test_an_anchor_of_few_images_becomes_firm_before_chance_moves_it(monkeypatch
         """Whether the stream is said to have moved within so many batches of 8."""
         level = 0.3 * torch.randn(count, 8, 1, 1, 1, generator=rng) + bright
         batches = level + torch.randn(count, 8, 3, 8, 8, generator=rng)
-        return any(looks.moved(x, grain=True) for x in batches)
+        return any(looks.moved(x, closely=True) for x in batches)
 
     def settled():
         looks = Looks()
@@ -244,6 +244,54 @@ def test_an_anchor_of_few_images_becomes_firm_before_chance_moves_it(monkeypatch
     assert sum(moves(settled(), 60) for _ in range(20)) >= 8  # a still stream, by chance
 
 
+def looked(*levels, size=8, seed=0):
+    """Looks that settled on 128 images of no brightness, and how far each later batch moved."""
+    rng = torch.Generator().manual_seed(seed)
+
+    def images(n, bright):
+        return bright + 0.3 * torch.randn(n, 1, 1, 1, generator=rng) + NOISE[:n]
+
+    looks = Looks()
+    looks.moved(images(128, 0.0), closely=True)
+    looks.settle()
+    return looks, [looks.moved(images(size, bright), closely=True) for bright in levels]
+
+
+NOISE = torch.randn(128, 3, 8, 8, generator=torch.Generator().manual_seed(9))
+
+
+def test_a_jump_is_seen_in_the_last_few_images_and_a_drift_is_none():
+    looks, far = looked(0.0, 0.0, 2.0)
+    assert far[:2] == [0, 0]
+    assert far[2] >= ABRUPT[1]  # eight images tell it, where the running mean would need more
+    assert float(looks.recent[0, 0]) == pytest.approx(2.0, abs=0.5)  # at once where the stream is
+    assert looks.since == 8
+    _, far = looked(*[0.02 * i for i in range(30)])
+    moves = [step for step in far if step]
+    assert moves
+    assert moves[0] < ABRUPT[1]
+
+
+def test_a_jump_is_none_where_the_source_is_in_use():
+    """Its own statistics cannot be wrong at once, and a trial more costs forwards."""
+    looks, _ = looked(0.0)
+    bright = 0.9 + NOISE[:8]
+    assert not looks.moved(bright, closely=False)
+
+
+def test_a_stream_has_settled_a_while_after_an_abrupt_move():
+    looks, _ = looked(*[0.0] * 4)
+    assert looks.still == 160
+    assert looks.settled == (160 - SETTLED[0]) / (SETTLED[1] - SETTLED[0])
+    looks.still = 1000.0
+    assert looks.settled == 1
+    rng = torch.Generator().manual_seed(1)
+    far = looks.moved(3 + 0.3 * torch.randn(8, 1, 1, 1, generator=rng) + NOISE[:8], closely=True)
+    assert far >= ABRUPT[1]
+    assert looks.still == 0
+    assert looks.settled == 0
+
+
 def test_grain_counts_while_other_statistics_are_in_use(small):
     model, draw = small
     for active in (0, 2):
@@ -252,7 +300,7 @@ def test_grain_counts_while_other_statistics_are_in_use(small):
             seen(chosen, draw(32)[0])
         chosen.active, chosen.left = active, 0
         chosen.looks.anchor[0, 3] += 0.3  # as if the noise had been another one
-        assert chosen.look(draw(32)[0]) == bool(active)
+        assert bool(chosen.look(draw(32)[0])) == bool(active)
 
 
 # --- trials ---
@@ -281,8 +329,8 @@ def test_the_rules_of_acceptance():
     good = {"score": 0.1, "score_error": 0.01, "confidence": 0.1, "confidence_error": 0.01}
     good |= {"evenness": 0.0, "evenness_error": 0.01, "n": LEAST}
 
-    def accepted(in_use=False, **changes):
-        return Verdict(**{**good, **changes}).accepted(in_use=in_use)
+    def accepted(in_use=False, moved=False, **changes):
+        return Verdict(**{**good, **changes}).accepted(in_use=in_use, moved=moved)
 
     assert accepted()
     assert accepted(in_use=True, mixes=True)
@@ -299,6 +347,8 @@ def test_the_rules_of_acceptance():
     assert accepted(confidence=0.005)
     assert not accepted(confidence=0.005, mixes=True)
     assert accepted(in_use=True, confidence=-0.005)
+    assert not accepted(in_use=True, moved=True, confidence=-0.005)  # chosen for what is no more
+    assert accepted(in_use=True, moved=True, confidence=0.005, mixes=True)
     assert not accepted(in_use=True, score=STAY - 1e-6)  # it must be worth something
     assert accepted(in_use=True, score=STAY - 1e-6, mixes=True)  # whose price is paid
     assert not accepted(in_use=True, score=STAY - PRICE - 1e-6, mixes=True)
@@ -402,6 +452,28 @@ def test_spreading_what_both_name_most_is_no_merit():
     assert not judge(half, mostly).robs  # pixels mix no images
     half[torch.arange(64) % 3 > 0] = answers(42, 0.97)  # clearly surer: it mends
     assert not judge(half, mostly, mixes=True).robs
+
+
+def named(y, sure):
+    """Probabilities that give the classes y (n,) so much."""
+    p = ((1 - torch.as_tensor(sure)) / (K - 1)).expand(len(y))[:, None].repeat(1, K)
+    p[torch.arange(len(y)), y] = torch.as_tensor(sure).expand(len(y))
+    return p
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_what_was_chosen_before_a_move_has_to_be_surer_again(small, moved):
+    model, _ = small
+    chosen = StreamTower(model, model.table)
+    chosen.active, chosen.patience = 1, AGAIN[0] if moved else AGAIN[1]
+    favourite = torch.tensor([16, 4, 4, 4, 4])  # images per class that the source names
+    source = named(torch.arange(K).repeat_interleave(favourite), 0.85)
+    candidate = named(torch.arange(32) % K, 0.84 + 0.1 * (-1.0) ** torch.arange(32))
+    chosen.answers.add({0: source, 1: candidate, 2: source})
+    verdict = chosen._verdict(1, 32)
+    assert -verdict.confidence_error < verdict.confidence < 0
+    assert not verdict.mends
+    assert chosen._decide()[0] == (0 if moved else 1)
 
 
 def test_what_the_last_answers_refuse_is_not_saved_by_earlier_ones(small):

@@ -103,7 +103,7 @@ def test_what_was_named_of_late_is_counted_and_judged():
 
 
 @pytest.mark.parametrize(
-    ("most", "teaches", "crowded"), [(20, True, False), (34, False, False), (40, False, True)]
+    ("most", "teaches", "crowded"), [(40, True, False), (48, False, False), (60, False, True)]
 )
 def test_one_class_that_is_named_often_teaches_nothing(most, teaches, crowded):
     trust = Trust(torch.zeros(5, 2))
@@ -216,6 +216,9 @@ def test_where_answers_crowd_into_one_class_gaussians_that_mend_are_not_heard():
     worths = [made.worth(1.0, others) for others in (1.0, OTHERS[1], middle, OTHERS[0], 0.0)]
     assert worths == pytest.approx([1, 1, 0.5, 0, 0])
     assert made.worth(FORETOLD[0], 0.0) == 1  # the text tells little: they are all there is
+    settled = [made.worth(1.0, settled=part) for part in (0.0, 0.5, 1.0)]  # since the last move
+    assert settled == pytest.approx([0, 0.5, 1])
+    assert made.worth(FORETOLD[0], settled=0.0) == 1
 
 
 def test_what_gaussians_are_worth_equals_a_loop():

@@ -36,13 +36,18 @@ class Temperature:
         self.sums = torch.zeros(4, dtype=torch.float64)
         self.log_t = 0.0
 
+    @property
+    def value(self) -> float:
+        """What logits are divided by."""
+        return math.exp(self.log_t)
+
     def __call__(self, logits: Tensor) -> Tensor:
         """Probabilities (B,K)."""
-        return (logits.double() / math.exp(self.log_t)).softmax(1)
+        return (logits.double() / self.value).softmax(1)
 
     def update(self, logits: Tensor, target: Tensor) -> None:
         """Move towards the temperature at which logits (B,K) have the mean confidence `target`."""
-        x = logits.double() / math.exp(self.log_t)
+        x = logits.double() / self.value
         p = x.softmax(1)
         top, best = p.max(1)
         slope = top * ((p * x).sum(1) - x.gather(1, best[:, None])[:, 0])

@@ -32,5 +32,5 @@ def stream_account(method: BayesTTA) -> dict[str, Any]:
         found["tower"] = {**method.tower.in_use, "trials": method.tower.trials}
     if method.refinement is not None:
         passed = method.refinement.passed / max(1, method.samples) / method.settings.share
-        found["refinement"] = {"passed": passed, "returns": method.refinement.pace.returns}
+        found["refinement"] = {"passed": passed, "returns": method.refinement.weights.pace.returns}
     return found

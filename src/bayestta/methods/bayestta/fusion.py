@@ -74,7 +74,9 @@ class Fusion(StatefulPart):
         differing = float(self.gauge[3] / self.gauge[0].clamp_min(TINY)) / self.doubt
         return grown * (trust * min(1.0, 3 * differing) + (1 - trust) * min(1.0, differing))
 
-    def worth(self, told: float, others: float = 1.0, evener: float = 0.0) -> float:
+    def worth(
+        self, told: float, others: float = 1.0, evener: float = 0.0, settled: float = 1.0
+    ) -> float:
         """The part of their weight that discriminants get in answers.
 
         All of it where the text has `told` little of how the classes lie to each other. Where it
@@ -90,7 +92,7 @@ class Fusion(StatefulPart):
         sketch, own = map(effective_classes, self.use)
         mends = ramp(math.log(own / sketch) + evener, 0.0, MENDED)
         names = ramp(own / shown_classes(n, K), *NAMED) * ramp(others, *OTHERS)
-        return max(1 - ramp(told, *FORETOLD), mends * names)
+        return max(1 - ramp(told, *FORETOLD), mends * names * settled)
 
     def remember(self, sketch: Tensor, score: Tensor) -> None:
         """Take in sketch and discriminants (B,K) of a batch."""

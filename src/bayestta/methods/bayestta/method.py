@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +20,7 @@ from bayestta.methods.bayestta.judged import Judged
 from bayestta.methods.bayestta.presets import BayesTTASettings
 from bayestta.methods.bayestta.prior import Expected, fit
 from bayestta.methods.bayestta.refinement import Refinement, Trace
+from bayestta.methods.bayestta.signature import ABRUPT
 from bayestta.methods.bayestta.tower import StreamTower
 from bayestta.methods.bayestta.trust import Trust, responsibilities
 from bayestta.methods.guard import Guard
@@ -64,7 +64,7 @@ class BayesTTA(Adapter):
 
     def declare(self) -> None:
         own = self.settings
-        tower = own.statistics and bool(norm_layers(self.model.visual))
+        norms = bool(norm_layers(self.model.visual))
         self.test = Homogeneity(own.test, self.text)
         self.stats = GaussianStats(
             self.text, structure=self.test.structure, prior_count=0.0, wide=self.text.dtype
@@ -72,12 +72,13 @@ class BayesTTA(Adapter):
         self.trust = Trust(self.text)
         self.fusion = Fusion(own.alpha, own.doubt, like=self.text, alone=own.fusion == "gda")
         self.temperature = Temperature()
-        self.tower = StreamTower(self.model, self.text) if tower else None
-        self.refinement: Refinement | None = None
-        if own.refine and norm_layers(self.model.visual):
-            rates = {"lr": own.lr, "share": own.share, "gate": own.gate}
-            self.refinement = Refinement(self.model, self.text, **rates)
-        self.judged = self.refinement.judged if self.refinement else Judged(len(self.classes))
+        self.tower = StreamTower(self.model, self.text) if own.statistics and norms else None
+        rates = {"lr": own.lr, "share": own.share, "gate": own.gate}
+        self.refinement = (
+            Refinement(self.model, self.text, **rates) if own.refine and norms else None
+        )
+        self.weights = self.refinement.weights if self.refinement else None
+        self.judged = self.weights.judged if self.weights else Judged(len(self.classes))
         self.guard = Guard(self)
         for name in PARTS:
             if (part := getattr(self, name)) is not None:
@@ -91,71 +92,77 @@ class BayesTTA(Adapter):
             tuned = self.refinement if self._even else None
             some, rest = rest.tensor_split([tuned.room(LARGEST) if tuned else LARGEST])
             answer, sketch = self._step(some)
-            parts.append((answer / math.exp(self.temperature.log_t), sketch))
+            parts.append((answer / self.temperature.value, sketch))
             told, moves = told | self.record, moves or self.moves_tower
         calibrated, self.sketch = map(torch.cat, zip(*parts, strict=True))
         self.record, self.moves_tower = told, moves
-        return calibrated * math.exp(self.temperature.log_t)
+        return calibrated * self.temperature.value
 
     def _step(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The answer to images and their sketch, both (B,K)."""
         with torch.no_grad():
             z, trace = self._features(x)
             sketch = self.model.logits(z, self.text)  # Eq. 6
-            features = self._settled(z)
+            features = self._without_drift(z)
             self._estimate(features, sketch)
             answer = self._answer(features, sketch, remember=True)
         self.record = step_account(self)
         if self.settings.guard:
-            tuned = self.refinement
-            returns = 0 if tuned is None else tuned.pace.returns + tuned.moved
-            signs, bad = self.guard.review(self.probabilities(answer), sketch)
-            self.record["guard"] = signs
+            weights = self.weights
+            returns = weights.pace.returns + weights.moved if weights else 0
+            self.record["guard"], bad = self.guard.review(self.probabilities(answer), sketch)
             if bad:
-                if tuned is not None:  # or the same steps would lead to the same end
-                    tuned.slow_down(returns)
-                return self._sketch_alone(sketch), sketch
+                if weights:  # or the same steps would lead to the same end
+                    weights.slow_down(returns)
+                return sketch * self.temperature.value, sketch
         if self.refinement is not None:
-            taught, crowded = (x.to(self.model.device), answer, sketch, trace), self.trust.crowded
-            if reason := self.refinement.learn(*taught, even=self._even, crowded=crowded):
+            taught = x.to(self.model.device), z, answer, sketch, trace
+            even, crowded = self._even, self.trust.crowded
+            if reason := self.refinement.learn(*taught, even=even, crowded=crowded):
                 self.record["refinement"] = reason
         return answer, sketch
 
     @property
+    def settled(self) -> float:
+        """How far the stream has settled, see `Looks`; that is unknown of features alone."""
+        return self.tower.looks.settled if self.tower and self.tower.looks.weight else 1.0
+
+    @property
     def _even(self) -> bool:
-        """Whether refinement may learn: an even stream, by the source's statistics."""
-        return self.trust.teaches and not (self.tower and self.tower.active)
+        """Whether refinement may learn: an even and settled stream, by the source's statistics."""
+        return self.settled == 1 and self.trust.teaches and not (self.tower and self.tower.active)
 
     def _predict(self, x: Tensor) -> Tensor:
         z = self.encode(x)
-        return self._answer(self._settled(z), self.model.logits(z, self.text))
+        return self._answer(self._without_drift(z), self.model.logits(z, self.text))
 
     def _tensors(self) -> Mapping[str, Tensor] | None:
-        return None if self.refinement is None else self.refinement.tensors
+        return self.weights.tensors if self.weights else None
 
     def _features(self, x: Tensor) -> tuple[Tensor, Trace | None]:
         """Features of a batch, by statistics that the stream chooses, and what refinement needs."""
-        tuned, tower = self.refinement, self.tower if x.ndim == 4 else None  # pixels, not features
-        before, moved = (0, False) if tower is None else (tower.active, tower.look(x))
-        if moved and tuned is not None:
-            tuned.leave()
+        weights, tower = self.weights, self.tower if x.ndim == 4 else None  # pixels, not features
+        before, far = (0, 0.0) if tower is None else (tower.active, tower.look(x))
+        if weights:
+            weights.follow(far)
         x, tensors, trace = x.to(self.model.device), self._tensors(), None
         if tower is not None and (tower.left or tower.active):
             z = tower.features(x, tensors)
-            if tower.active and tuned is not None:  # the weights are not for these statistics
-                tuned.leave()
-        elif tuned is not None:
-            z, trace = tuned.features(x)
+            if tower.active and weights:  # which are not for these statistics
+                weights.leave()
+        elif self.refinement is not None and self._even:
+            z, trace = self.refinement.features(x)
         else:
-            z = self.model.encode_image(x)
-        if tower is not None and (moved or tower.active != before):
-            self.stats.forget(1 - FORGOTTEN * ramp(self._fit()[1].told, *FORETOLD))
+            z = self.model.encode_image(x, tensors)
+        switched = tower is not None and tower.active != before
+        if change := FORGOTTEN * (1.0 if switched else ramp(far, *ABRUPT)):
+            self.stats.forget(1 - change * ramp(self._fit()[1].told, *FORETOLD))
         self.moves_tower = tensors is not None or bool(tower and tower.active)
         return z, trace
 
-    def _settled(self, z: Tensor) -> Tensor:
+    def _without_drift(self, z: Tensor) -> Tensor:
         """Features (B,D) where those of the source are, or tuning would leave statistics behind."""
-        return z.double() - (0.0 if self.refinement is None else self.refinement.drift)
+        return z.double() - (self.weights.drift if self.weights else 0.0)
 
     def encode(self, x: Tensor) -> Tensor:
         """Features (B,D) of a batch as the current state sees them; nothing changes."""
@@ -206,8 +213,8 @@ class BayesTTA(Adapter):
     @property
     def alpha(self) -> float:
         """The weight of the discriminants in an answer at this moment."""
-        told = self._fit()[1].told
-        return self._label_alpha * self.fusion.worth(told, self.trust.mixed, self.judged.evener)
+        sees = self._fit()[1].told, self.trust.mixed, self.judged.evener, self.settled
+        return self._label_alpha * self.fusion.worth(*sees)
 
     @property
     def _label_alpha(self) -> float:
@@ -220,7 +227,7 @@ class BayesTTA(Adapter):
         if score is not None and remember:
             self.fusion.remember(sketch, score)
         if score is None or not self.fusion.ready:
-            return self._sketch_alone(sketch)
+            return sketch * self.temperature.value  # its own `probabilities`
         trust = self.trust.value
         leaning = (1 - trust) * self.fusion.lean(self.stats.seen)
         if remember:  # what this batch names weighs in the alpha of its own answer
@@ -228,15 +235,10 @@ class BayesTTA(Adapter):
         alpha = self.alpha
         answer = self.fusion(sketch, score, alpha) + leaning
         if remember:
-            told = self._fit()[1].told
-            sure = self.fusion.confidence(answer, sketch, score, alpha, trust, told)
+            sure = self.fusion.confidence(answer, sketch, score, alpha, trust, self._fit()[1].told)
             goal = (sure - self.judged.surer).clamp_min(1 / len(self.classes))
             self.temperature.update(answer, goal)
         return answer.to(sketch.dtype)
-
-    def _sketch_alone(self, sketch: Tensor) -> Tensor:
-        """The sketch in units in which `probabilities` give its own."""
-        return sketch * math.exp(self.temperature.log_t)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         return self.temperature(logits).to(logits.dtype)

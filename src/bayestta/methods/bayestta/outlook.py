@@ -10,7 +10,7 @@ from bayestta.state import StatefulPart
 MEMORY = 128.0  # images over which doubt, confidence and the use of classes are averaged
 BLOCK = 24  # images whose mean confidence is compared with that of those before
 SURE = 0.6  # mean confidence of the sketch below which it would only be taught to be sure
-JUMP = 4.0  # standard errors between the two that are no chance, nor a drift
+JUMP = 4.5  # standard errors between the two that are no chance, nor a drift
 
 
 class Outlook(StatefulPart):
@@ -53,7 +53,9 @@ class Outlook(StatefulPart):
         self.doubt += share * (differ - self.doubt)
         self.sure += share * (float(p.amax(1).mean()) - self.sure)
         self.used = self.used.lerp(p.mean(0).to(self.used), share)
-        return self._jumped(p.amax(1).double())
+        blocks = p.amax(1).double().tensor_split(list(range(BLOCK, n, BLOCK)))
+        jumps = [self._jumped(block) for block in blocks]
+        return any(jumps)
 
     def _jumped(self, sure: Tensor) -> bool:
         self.block = self.block + torch.stack([sure.new_tensor(len(sure)), sure.sum(), sure @ sure])

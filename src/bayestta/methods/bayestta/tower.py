@@ -93,12 +93,12 @@ class StreamTower(StatefulPart):
         with self.model.lock, self.norms.blended(learn) if norms else self.norms.measured():
             return self.model.encode_image(x, tuned)
 
-    def look(self, x: Tensor) -> bool:
-        """Take in the pixels of a batch; whether the stream has moved."""
+    def look(self, x: Tensor) -> float:
+        """Take in the pixels of a batch; how far the stream has moved, as `Looks.moved` has it."""
         x = x.to(self.model.device)
         self.quiet += len(x)
         self.tokens = min(self.tokens + RATE * len(x), SAVINGS)
-        moved = self.looks.moved(x, grain=self.active > 0)  # which is nothing to the source
+        moved = self.looks.moved(x, closely=self.active > 0)
         if moved and not self.lost:
             self.lost = True
             self.pixels.loosen()
@@ -214,9 +214,11 @@ class StreamTower(StatefulPart):
         verdicts = self._verdicts()
         if all(verdict.n < LEAST for verdict in verdicts[1:]):
             return self.active, verdicts
+        moved = self.patience == AGAIN[0]  # what is in use was chosen for what the stream was
         passed = [
             c
             for c in range(1, len(verdicts))
-            if verdicts[c].accepted(in_use=c == self.active) and not self._verdict(c, TRIAL).refused
+            if verdicts[c].accepted(in_use=c == self.active, moved=moved)
+            and not self._verdict(c, TRIAL).refused
         ]
         return max(passed, key=lambda c: verdicts[c].score, default=0), verdicts

@@ -89,11 +89,12 @@ class Verdict:
         """Whether that is so whatever else speaks for it."""
         return self.robs or self.confidence + self.confidence_error < -LOSS
 
-    def accepted(self, *, in_use: bool) -> bool:
+    def accepted(self, *, in_use: bool, moved: bool = False) -> bool:
         """Whether the tower may go by the candidate.
 
         Not clearly less even; a newcomer better beyond noise and surer, clearly so if it mixes
-        images, and by enough if it names few classes; one in use stays while it is worth something.
+        images, and by enough if it names few classes; one in use stays while it is worth something,
+        and is no less sure, beyond noise if the stream is what it was chosen for.
         One that mends the use of classes need not be surer: what names one class for noise is as
         sure of it as of anything. One that gives photographs their spectrum back is trusted unless
         answers speak against it.
@@ -106,7 +107,7 @@ class Verdict:
         if self.evenness + AGAINST * self.evenness_error < 0:
             return False
         if in_use:
-            slack = 0.0 if self.mixes and self.few else self.confidence_error
+            slack = 0.0 if moved or (self.mixes and self.few) else self.confidence_error
             enough = self.score > STAY - PRICE * self.mixes
             return enough and (self.mends or self.confidence + slack > 0)
         surer = self.mends or self.confidence > (self.confidence_error if self.mixes else 0.0)

@@ -11,7 +11,7 @@ from bayestta.state import StatefulPart
 
 EVEN = (0.8, 0.95)  # effective classes of the sketch over K: no trust below, all of it above
 
-CROWDED, TEACHES = 0.75, 0.82  # share of other classes than the most named of late, as `mixed` has
+CROWDED, TEACHES = 0.6, 0.7  # share of other classes than the most named of late, as `mixed` has
 # it: below the first one class is named too often, above the second the stream may teach
 RECENT = 64.0  # images after which an answer counts half in what was named of late
 SOFT = 0.5  # temperature of responsibilities that the fused answer gives alone
