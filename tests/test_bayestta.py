@@ -689,17 +689,17 @@ def test_other_structures_do_not_merge():
     assert same(before, adapter.state())
 
 
-@pytest.mark.parametrize("told", [0.3, 0.65, 1.0])
+@pytest.mark.parametrize("foretold", [0.3, 0.65, 1.0])
 @pytest.mark.parametrize("change", ["stream", "tower", "nothing"])
 def test_statistics_of_another_scene_count_less_where_the_text_tells_the_rest(
-    tiny_rn, monkeypatch, told, change
+    tiny_rn, monkeypatch, foretold, change
 ):
     rng = torch.Generator().manual_seed(0)
     adapter = BayesTTA(tiny_rn, ["cat", "dog", "car"], refine=False, guard=False)
     first, second = (torch.randn(12, 3, 64, 64, generator=rng) for _ in range(2))
     adapter.adapt(first)
     fit, forget, kept = adapter._fit(), adapter.stats.forget, []
-    monkeypatch.setattr(adapter, "_fit", lambda: (fit[0], replace(fit[1], told=told)))
+    monkeypatch.setattr(adapter, "_fit", lambda: (fit[0], replace(fit[1], foretold=foretold)))
     monkeypatch.setattr(adapter.stats, "forget", lambda keep: (kept.append(keep), forget(keep)))
     adapter.tower.left = 0
     if change == "stream":
@@ -708,6 +708,6 @@ def test_statistics_of_another_scene_count_less_where_the_text_tells_the_rest(
         adapter.tower.active = 1
         monkeypatch.setattr(adapter.tower, "look", lambda x: setattr(adapter.tower, "active", 0))
     adapter.adapt(second)
-    share = min(1.0, max(0.0, (told - FORETOLD[0]) / (FORETOLD[1] - FORETOLD[0])))
+    share = min(1.0, max(0.0, (foretold - FORETOLD[0]) / (FORETOLD[1] - FORETOLD[0])))
     usual = 0.5 ** (12 / (30 * 3))
     assert kept == pytest.approx([1 - FORGOTTEN * share, usual][change == "nothing" :])

@@ -89,7 +89,7 @@ def test_means_and_covariance_equal_the_equations(structure, slope):
     assert expected.slope == pytest.approx(a)
     assert expected.kappa == pytest.approx(kappa)
     assert expected.within == pytest.approx(sigma2)
-    assert expected.told == pytest.approx(told)
+    assert expected.foretold == pytest.approx(told)
     torch.testing.assert_close(expected.mean, mu)
     N, one = sum(n), torch.eye(D + 2, dtype=torch.float64)
     level = float(sum(scatter).trace()) / N / (D + 2)
@@ -112,7 +112,7 @@ def test_a_modality_gap_changes_no_score(structure):
         expected = expected_means(stats, text)
         cov = regularised(stats, expected.mean)
         score = Discriminant(expected.mean, cov, torch.zeros(K, dtype=torch.float64)).contrast(z)
-        return score, expected.slope, expected.kappa, expected.told
+        return score, expected.slope, expected.kappa, expected.foretold
 
     plain = scores(0.0, 0.0)
     for offset, gap in ((5.0, 0.0), (0.0, 5.0), (3.0, -4.0)):
@@ -124,8 +124,8 @@ def test_a_modality_gap_changes_no_score(structure):
 def test_text_tells_all_of_classes_that_lie_as_it_says_and_nothing_of_others():
     stats, text, _, _ = drawn("shared")
     other = torch.randn(text.shape, generator=torch.Generator().manual_seed(9), dtype=text.dtype)
-    assert expected_means(stats, text).told > 0.95
-    assert expected_means(stats, other).told < 0.3
+    assert expected_means(stats, text).foretold > 0.95
+    assert expected_means(stats, other).foretold < 0.3
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)

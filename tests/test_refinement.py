@@ -214,9 +214,9 @@ def test_statistics_see_features_without_the_drift():
     adapter = BayesTTA(model, [str(k) for k in range(K)], ["{}"], gate=0.0, doubt=0.0)
     for x, _ in stream[:-1]:
         adapter.adapt(x)
-    x, drift = stream[-1][0], torch.ones_like(adapter.refinement.weights.drift)
+    x, drift = stream[-1][0], torch.ones_like(adapter.weights.drift)
     before, seen = adapter.predict(x), []
-    adapter.refinement.weights.drift = drift
+    adapter.weights.drift = drift
     monkeyed = adapter._answer
     adapter._answer = lambda z, sketch: (seen.append(z), monkeyed(z, sketch))[1]
     assert not torch.equal(adapter.predict(x), before)
@@ -391,7 +391,11 @@ def test_weights_fade_where_answers_crowd_into_one_class_and_stay_where_the_crow
         reason = learn(refinement, *x, None, even=False, crowded=True)
         assert reason == "answers name one class too often for labels that are even"
 
-    start, before, drift = refinement.weights.tuned.start, tensors(refinement), refinement.weights.drift
+    start, before, drift = (
+        refinement.weights.tuned.start,
+        tensors(refinement),
+        refinement.weights.drift,
+    )
     keep = 0.5 ** (16 / FADE)
     crowd()
     for key, value in refinement.weights.tensors.items():
@@ -443,7 +447,11 @@ def test_a_leap_that_is_not_far_costs_a_part_of_a_return(monkeypatch):
     refinement, _, batches = made()
     assert step(refinement, batches).startswith("one step moved the answers by")
     assert at_start(refinement)
-    assert (refinement.weights.pace.returns, refinement.weights.pace.moves, refinement.weights.gathered.count) == (0, 1, 0)
+    assert (
+        refinement.weights.pace.returns,
+        refinement.weights.pace.moves,
+        refinement.weights.gathered.count,
+    ) == (0, 1, 0)
     assert rate(refinement) == pytest.approx(1e-3 * SLOWER**0.25)
 
 
@@ -617,9 +625,9 @@ def test_a_model_in_bfloat16_is_never_written_to():
     for _ in range(3):
         adapter.adapt(torch.randn(16, 3, 32, 32, generator=rng))
     assert adapter.refinement.steps == 1
-    assert adapter.refinement.weights.moved
+    assert adapter.weights.moved
     assert not at_start(adapter)
-    assert {v.dtype for v in adapter.refinement.weights.tuned.values()} == {torch.float32}
+    assert {v.dtype for v in adapter.weights.tuned.values()} == {torch.float32}
     assert model.fingerprint == before
     assert not any(p.requires_grad or p.grad is not None for p in model.visual.parameters())
     assert not model.visual.training
@@ -651,12 +659,15 @@ def test_a_stream_that_moves_sends_the_tower_back_to_the_source():
     for _ in range(2):
         adapter.adapt(dark)  # the trial of the start ends
     adapter.adapt(dark)
-    adapter.refinement.weights.moved, adapter.tower.left, adapter.tower.tokens = True, 0, 128.0
+    adapter.weights.moved, adapter.tower.left, adapter.tower.tokens = True, 0, 128.0
     trials = adapter.tower.trials
     adapter.adapt(0.05 * dark + 2.0)
     assert adapter.tower.trials == trials + 1
-    assert (adapter.refinement.weights.pace.returns, adapter.refinement.weights.pace.moves) == (0, 1)
-    assert not adapter.refinement.weights.moved
+    assert (adapter.weights.pace.returns, adapter.weights.pace.moves) == (
+        0,
+        1,
+    )
+    assert not adapter.weights.moved
     assert at_start(adapter)
 
 
@@ -667,24 +678,28 @@ def test_a_move_counts_in_the_midst_of_a_trial_and_without_means_for_one(left, t
     for _ in range(3):
         adapter.adapt(dark)
     before = adapter.tower.trials
-    adapter.refinement.weights.moved, adapter.tower.left, adapter.tower.tokens = True, left, tokens
+    adapter.weights.moved, adapter.tower.left, adapter.tower.tokens = True, left, tokens
     adapter.adapt(0.05 * dark + 2.0)
     assert adapter.tower.trials == before + trials
-    assert not adapter.refinement.weights.moved
+    assert not adapter.weights.moved
     if not trials:
         assert (adapter.tower.active, adapter.tower.left) == (0, 0)
 
 
 def test_a_move_is_forgotten_after_a_while():
     refinement, _, batches = made()
-    refinement.weights.pace.moves = 2
+    pace = refinement.weights.pace
+    pace.moves = 2
     x, answer, sketch = next(iter(batches))
     for left in (2, 1, 0, 0):
-        refinement.weights.pace.stayed = PARDON - len(x) - 1
+        pace.stayed = PARDON - len(x) - 1
         learn(refinement, x, answer, sketch, even=False)
-        assert (refinement.weights.pace.moves, refinement.weights.pace.stayed) == (left, PARDON - 1)
+        assert (pace.moves, pace.stayed) == (left, PARDON - 1)
         learn(refinement, x, answer, sketch, even=False)
-        assert (refinement.weights.pace.moves, refinement.weights.pace.stayed) == (max(0, left - 1), 0)
+        assert (pace.moves, pace.stayed) == (
+            max(0, left - 1),
+            0,
+        )
 
 
 def test_a_return_is_forgotten_bit_by_bit_and_three_of_them_are_not_for_good():

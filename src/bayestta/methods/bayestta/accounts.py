@@ -10,12 +10,12 @@ if TYPE_CHECKING:
 
 def step_account(method: BayesTTA) -> dict[str, Any]:
     """The record of a step: structure, weights, and the statistics that the tower goes by."""
-    told = {"structure": method.test.structure, **method.test.outcome}
-    told |= {"alpha": method.alpha, "trust": method.trust.value}
-    told |= {name: getattr(method._fit()[1], name) for name in ("slope", "kappa", "told")}
+    record = {"structure": method.test.structure, **method.test.outcome}
+    record |= {"alpha": method.alpha, "trust": method.trust.value}
+    record |= {name: getattr(method._fit()[1], name) for name in ("slope", "kappa", "foretold")}
     if method.tower is not None:
-        told |= method.tower.in_use
-    return told
+        record |= method.tower.in_use
+    return record
 
 
 def covariance_account(method: BayesTTA) -> dict[str, Any]:
@@ -27,10 +27,11 @@ def covariance_account(method: BayesTTA) -> dict[str, Any]:
 def stream_account(method: BayesTTA) -> dict[str, Any]:
     """What results keep: covariance, guard, tower and refinement."""
     guard = {**method.guard.summary(), "on": method.settings.guard}
-    found: dict[str, Any] = {"covariance": covariance_account(method), "guard": guard}
+    account: dict[str, Any] = {"covariance": covariance_account(method), "guard": guard}
     if method.tower is not None:
-        found["tower"] = {**method.tower.in_use, "trials": method.tower.trials}
+        account["tower"] = {**method.tower.in_use, "trials": method.tower.trials}
     if method.refinement is not None:
         passed = method.refinement.passed / max(1, method.samples) / method.settings.share
-        found["refinement"] = {"passed": passed, "returns": method.refinement.weights.pace.returns}
-    return found
+        returns = method.refinement.weights.pace.returns
+        account["refinement"] = {"passed": passed, "returns": returns}
+    return account

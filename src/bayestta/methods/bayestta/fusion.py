@@ -75,16 +75,16 @@ class Fusion(StatefulPart):
         return grown * (trust * min(1.0, 3 * differing) + (1 - trust) * min(1.0, differing))
 
     def worth(
-        self, told: float, others: float = 1.0, evener: float = 0.0, settled: float = 1.0
+        self, foretold: float, others: float = 1.0, evener: float = 0.0, settled: float = 1.0
     ) -> float:
         """The part of their weight that discriminants get in answers.
 
-        All of it where the text has `told` little of how the classes lie to each other. Where it
-        has told most, the sketch is right for its source, and Gaussians win only on a stream that
-        makes it prefer some classes. They are then heard if they use classes more evenly than the
-        sketch does, and evenly: what names few classes says itself that labels are skewed, and so
-        do answers of which few, `others`, are not of the class named most of late. What tuning has
-        added to the evenness of the sketch, `evener` nats, it owes to them.
+        All of it where the text has `foretold` little of how the classes lie to each other.
+        Where it has foretold most, the sketch is right for its source, and Gaussians win only on a
+        stream that makes it prefer some classes. They are then heard if they use classes more
+        evenly than the sketch does, and evenly: what names few classes says itself that labels are
+        skewed, and so do answers of which few, `others`, are not of the class named most of late.
+        What tuning has added to the evenness of the sketch, `evener` nats, it owes to them.
         """
         K, n = self.use.shape[1], float(self.use[0].sum())
         if not n or not self.doubt:
@@ -92,7 +92,7 @@ class Fusion(StatefulPart):
         sketch, own = map(effective_classes, self.use)
         mends = ramp(math.log(own / sketch) + evener, 0.0, MENDED)
         names = ramp(own / shown_classes(n, K), *NAMED) * ramp(others, *OTHERS)
-        return max(1 - ramp(told, *FORETOLD), mends * names * settled)
+        return max(1 - ramp(foretold, *FORETOLD), mends * names * settled)
 
     def remember(self, sketch: Tensor, score: Tensor) -> None:
         """Take in sketch and discriminants (B,K) of a batch."""
@@ -124,14 +124,20 @@ class Fusion(StatefulPart):
         return log - log.mean()
 
     def confidence(
-        self, answer: Tensor, sketch: Tensor, score: Tensor, alpha: float, trust: float, told: float
+        self,
+        answer: Tensor,
+        sketch: Tensor,
+        score: Tensor,
+        alpha: float,
+        trust: float,
+        foretold: float,
     ) -> Tensor:
         """How sure answers (B,K) ought to be (B,): what both sides give them, nearer to the surer
         one where the stream is even; what the sketch gives them, if the other is hardly heard."""
         best = answer.argmax(1, keepdim=True)
         sides = sketch.double(), self.scaled(score)
         own, other = (side.softmax(1).gather(1, best)[:, 0] for side in sides)
-        weight = trust * (SURER[0] + (SURER[1] - SURER[0]) * ramp(told, *FORETOLD))
+        weight = trust * (SURER[0] + (SURER[1] - SURER[0]) * ramp(foretold, *FORETOLD))
         both = torch.lerp(torch.minimum(own, other), torch.maximum(own, other), weight)
         return torch.lerp(own, both.clamp_max(1), 1.0 if self.alone else min(1.0, alpha))
 

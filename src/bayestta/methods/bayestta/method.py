@@ -63,20 +63,18 @@ class BayesTTA(Adapter):
         return super().__new__(cls)
 
     def declare(self) -> None:
-        own = self.settings
-        norms = bool(norm_layers(self.model.visual))
-        self.test = Homogeneity(own.test, self.text)
+        own, model, text = self.settings, self.model, self.text
+        norms = bool(norm_layers(model.visual))
+        self.test = Homogeneity(own.test, text)
         self.stats = GaussianStats(
-            self.text, structure=self.test.structure, prior_count=0.0, wide=self.text.dtype
+            text, structure=self.test.structure, prior_count=0.0, wide=text.dtype
         )
-        self.trust = Trust(self.text)
-        self.fusion = Fusion(own.alpha, own.doubt, like=self.text, alone=own.fusion == "gda")
+        self.trust = Trust(text)
+        self.fusion = Fusion(own.alpha, own.doubt, like=text, alone=own.fusion == "gda")
         self.temperature = Temperature()
-        self.tower = StreamTower(self.model, self.text) if own.statistics and norms else None
+        self.tower = StreamTower(model, text) if own.statistics and norms else None
         rates = {"lr": own.lr, "share": own.share, "gate": own.gate}
-        self.refinement = (
-            Refinement(self.model, self.text, **rates) if own.refine and norms else None
-        )
+        self.refinement = Refinement(model, text, **rates) if own.refine and norms else None
         self.weights = self.refinement.weights if self.refinement else None
         self.judged = self.weights.judged if self.weights else Judged(len(self.classes))
         self.guard = Guard(self)
@@ -87,15 +85,15 @@ class BayesTTA(Adapter):
 
     def _adapt(self, x: Tensor) -> Tensor:
         """A large batch is a few small ones: what comes first teaches what comes after."""
-        parts, told, moves, rest = [], dict[str, Any](), False, x
+        parts, record, moves, rest = [], dict[str, Any](), False, x
         while len(rest):
             tuned = self.refinement if self._even else None
             some, rest = rest.tensor_split([tuned.room(LARGEST) if tuned else LARGEST])
             answer, sketch = self._step(some)
             parts.append((answer / self.temperature.value, sketch))
-            told, moves = told | self.record, moves or self.moves_tower
+            record, moves = record | self.record, moves or self.moves_tower
         calibrated, self.sketch = map(torch.cat, zip(*parts, strict=True))
-        self.record, self.moves_tower = told, moves
+        self.record, self.moves_tower = record, moves
         return calibrated * self.temperature.value
 
     def _step(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,7 +154,7 @@ class BayesTTA(Adapter):
             z = self.model.encode_image(x, tensors)
         switched = tower is not None and tower.active != before
         if change := FORGOTTEN * (1.0 if switched else ramp(far, *ABRUPT)):
-            self.stats.forget(1 - change * ramp(self._fit()[1].told, *FORETOLD))
+            self.stats.forget(1 - change * ramp(self._fit()[1].foretold, *FORETOLD))
         self.moves_tower = tensors is not None or bool(tower and tower.active)
         return z, trace
 
@@ -213,7 +211,7 @@ class BayesTTA(Adapter):
     @property
     def alpha(self) -> float:
         """The weight of the discriminants in an answer at this moment."""
-        sees = self._fit()[1].told, self.trust.mixed, self.judged.evener, self.settled
+        sees = self._fit()[1].foretold, self.trust.mixed, self.judged.evener, self.settled
         return self._label_alpha * self.fusion.worth(*sees)
 
     @property
@@ -232,10 +230,10 @@ class BayesTTA(Adapter):
         leaning = (1 - trust) * self.fusion.lean(self.stats.seen)
         if remember:  # what this batch names weighs in the alpha of its own answer
             self.trust.name(self.fusion(sketch, score, self.alpha) + leaning)
-        alpha = self.alpha
+        alpha, foretold = self.alpha, self._fit()[1].foretold
         answer = self.fusion(sketch, score, alpha) + leaning
         if remember:
-            sure = self.fusion.confidence(answer, sketch, score, alpha, trust, self._fit()[1].told)
+            sure = self.fusion.confidence(answer, sketch, score, alpha, trust, foretold)
             goal = (sure - self.judged.surer).clamp_min(1 / len(self.classes))
             self.temperature.update(answer, goal)
         return answer.to(sketch.dtype)

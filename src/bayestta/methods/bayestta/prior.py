@@ -10,7 +10,7 @@ prototypes w_k:
     sigma2 = tr W / (N D)                                              W: scatter within classes
     tau2   = (sum n_k |m_k - pi_k|^2 / D - K sigma2) / N               how far classes stray
     kappa  = sigma2 / tau2                                             samples that pi_k is worth
-    told   = v / (v + tau2),  v = a^2 sum n_k |w_k - tbar|^2 / (N D)   what the text foretells
+    foretold = v / (v + tau2),  v = a^2 sum n_k |w_k - tbar|^2 / (N D)   what the text foretells
     G    = 0.9 cos(w_k - tbar, w_l - tbar) + 0.1 [k = l]               which classes stray alike
     mu   = pi + G (diag(n) G + kappa I)^-1 diag(n) (m - pi)
 
@@ -51,7 +51,7 @@ class Expected:
     slope: float
     kappa: float
     within: float  # variance within classes, per dimension
-    told: float  # share of what sets the classes apart that the text foretells
+    foretold: float  # share of what sets the classes apart that the text foretells
 
 
 def expected_means(stats: GaussianStats, text: Tensor) -> Expected:
@@ -67,12 +67,12 @@ def expected_means(stats: GaussianStats, text: Tensor) -> Expected:
     within = (scatter / (N * D)).clamp_min(TINY)
     stray = (n @ (m - pi).square().sum(1) / D - K * within) / N
     kappa = (within / stray.clamp_min(1e-12)).clamp(*KAPPA)
-    foretold = slope.square() * power / (N * D)
-    told = foretold / (foretold + stray.clamp_min(0)).clamp_min(TINY)
+    layout = slope.square() * power / (N * D)
+    foretold = layout / (layout + stray.clamp_min(0)).clamp_min(TINY)
     own, alike = torch.eye(K, dtype=w.dtype, device=w.device), normalize(apart, dim=1)
     kin = KIN * alike @ alike.T + (1 - KIN) * own  # (K,K)
     mean = pi + kin @ torch.linalg.solve(n[:, None] * kin + kappa * own, n[:, None] * (m - pi))
-    return Expected(mean, float(slope), float(kappa), float(within), float(told))
+    return Expected(mean, float(slope), float(kappa), float(within), float(foretold))
 
 
 def regularised(stats: GaussianStats, mean: Tensor) -> Tensor | None:
