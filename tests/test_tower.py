@@ -241,7 +241,27 @@ def test_an_anchor_of_few_images_becomes_firm_before_chance_moves_it(monkeypatch
     assert moves(looks, 40, bright=0.4)
     assert looks.anchor is anchor  # it does not follow a stream that drifts away
     monkeypatch.setattr(signature_module, "FIRM", 0.0)
+    monkeypatch.setattr(signature_module, "CHANCE", 0.0)
     assert sum(moves(settled(), 60) for _ in range(20)) >= 8  # a still stream, by chance
+
+
+def test_few_images_must_differ_by_more_than_chance(monkeypatch):
+    def fooled():
+        """How many of 200 streams that moved are said to have moved again, though they rest."""
+        said = 0
+        for seed in range(200):
+            rng, looks, moves = torch.Generator().manual_seed(seed), Looks(), []
+            for n, bright in ((128, 0.0), *[(8, 5.0)] * 5):
+                x = bright + torch.randn(n, 1, 1, 1, generator=rng) + NOISE[:n]
+                if looks.moved(x, closely=False) or n > 8:
+                    looks.settle()
+                    moves.append(n)
+            said += len(moves) > 2
+        return said
+
+    assert fooled() <= 2
+    monkeypatch.setattr(signature_module, "CHANCE", 0.0)
+    assert fooled() >= 12
 
 
 def looked(*levels, size=8, seed=0):
@@ -395,6 +415,35 @@ def test_a_move_without_means_for_a_trial_leaves_pixels_that_follow_by_themselve
     made.active, made.left, made.tokens = active, 0, -1000.0
     assert made.look(dark(draw(64))[0])
     assert (made.active, made.left) == (min(active, 1), 0)
+
+
+def test_a_move_without_means_is_one_move_and_tried_once_there_are_means(small):
+    model, draw = small
+    made = StreamTower(model, model.table)
+    for _ in range(4):
+        seen(made, draw(32)[0])
+    made.active, made.left, made.tokens = 0, 0, made._price - 40 * RATE
+    trials = made.trials
+    far = [made.look(dark(draw(8))[0]) for _ in range(4)]
+    assert far[0] > ABRUPT[1]
+    assert not any(far[1:])
+    assert made.lost
+    assert made.trials == trials
+    made.look(dark(draw(8))[0])
+    assert (made.lost, made.trials, made.left) == (False, trials + 1, TRIAL)
+
+
+def test_a_still_stream_is_asked_again_if_that_leaves_enough_for_a_move(small):
+    model, draw = small
+    made = StreamTower(model, model.table)
+    for _ in range(4):
+        seen(made, draw(32)[0])
+    made.left, made.quiet, made.tokens = 0, made.patience, 2 * made._price - 12 * RATE
+    trials = made.trials
+    made.look(draw(8)[0])
+    assert (made.trials, made.left) == (trials, 0)
+    made.look(draw(8)[0])
+    assert (made.trials, made.left) == (trials + 1, TRIAL)
 
 
 def test_a_source_that_names_one_class_is_mended_though_it_is_as_sure():

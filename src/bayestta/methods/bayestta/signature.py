@@ -9,6 +9,7 @@ from bayestta.methods.bayestta.fusion import ramp
 from bayestta.state import StatefulPart
 
 MOVED = 0.5  # what counts as a move, in deviations of single images
+CHANCE = 3.0  # standard errors of what few images may differ by
 ABRUPT = (0.5, 1.0)  # the same, from which on a move is no drift: not at all, and wholly
 FEW, ERRORS = (8, 16, 32), 6.0  # last images that tell a jump, by so many standard errors
 SETTLED = (128, 256)  # images since the stream moved: nothing is learned of it below, or all
@@ -77,8 +78,9 @@ class Looks(StatefulPart):
         least = torch.minimum(self.recent[1], self.anchor[1]).sqrt().clamp_min(FLOOR)
         gaps = (self.recent[0] - self.anchor[0]).abs() / least
         far = float((gaps if closely else gaps[:-1]).max())
+        chance = CHANCE * (1 / self.weight + 1 / self.anchored) ** 0.5
         jump = self._jump() if closely else 0
-        if jump or far > MOVED:
+        if jump or far > max(MOVED, chance):
             self._start_from(last[-max(n, jump, FEW[0]) :])
             far = max(far, ABRUPT[1]) if jump else far
             self.still *= 1 - ramp(far, *ABRUPT)

@@ -98,25 +98,24 @@ class StreamTower(StatefulPart):
         x = x.to(self.model.device)
         self.quiet += len(x)
         self.tokens = min(self.tokens + RATE * len(x), SAVINGS)
-        moved = self.looks.moved(x, closely=self.active > 0)
-        if moved and not self.lost:
+        if moved := self.looks.moved(x, closely=self.active > 0):
             self.lost = True
+            self.looks.settle()
             self.pixels.loosen()
             self.norms.loosen()
         self.pixels.look(x)
         if not self.norms and self.pixels.as_they_are:  # all candidates are the source
-            if moved or self.left:
+            if self.left:
                 self.looks.settle()
             self.active, self.left, self.lost = 0, 0, False
-        elif moved or (self.left == 0 and self.quiet >= self.patience):
-            if self.tokens >= self._price:  # a trial of what was before a move is none of what is
-                self.left, self.quiet, self.lost = TRIAL, 0, False
-                self.trials += 1
-                self.patience = AGAIN[0] if moved else min(2 * self.patience, AGAIN[1])
-                self.answers.keep(0 if moved else KEPT)
-                self.norms.measure_anew()
-            elif moved:  # no means to find out: only pixels follow by themselves
-                self.active, self.left = min(self.active, 1), 0
+        elif self.tokens >= self._price and (self.lost or self._due):
+            self.trials += 1
+            self.patience = AGAIN[0] if self.lost else min(2 * self.patience, AGAIN[1])
+            self.answers.keep(0 if self.lost else KEPT)  # of what was before a move
+            self.norms.measure_anew()
+            self.left, self.quiet, self.lost = TRIAL, 0, False
+        elif moved:  # no means to find out: only pixels follow by themselves
+            self.active, self.left = min(self.active, 1), 0
         return moved
 
     def features(self, x: Tensor, params: Mapping[str, Tensor] | None) -> Tensor:
@@ -125,6 +124,11 @@ class StreamTower(StatefulPart):
         if self.left:
             return self._trial(x, params)
         return self.encode(x, self.active, params, learn=True)
+
+    @property
+    def _due(self) -> bool:
+        """Whether to ask again though nothing moved: with enough left for a trial if it does."""
+        return self.left == 0 and self.quiet >= self.patience and self.tokens >= 2 * self._price
 
     @property
     def _price(self) -> int:
